@@ -1,0 +1,1 @@
+"""How the features came to be: video to frames to features, sentences to word features."""

@@ -1,0 +1,1 @@
+"""What exists: ids, durations, captions, splits, digests. The lowest floor: no torch, no zarr."""

@@ -1,0 +1,1 @@
+"""What is learnt: models, objectives, the loop, evaluation. The top floor."""
