@@ -2,8 +2,9 @@
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from prvr.manifests.errors import ConfigurationError, UnknownName
 
@@ -61,18 +62,24 @@ def build[T](cls: type[T], values: Mapping[str, Any], *, where: str) -> T:
         UnknownName: a key that the dataclass does not have.
         ConfigurationError: a value of the wrong type, or one that the dataclass refuses.
     """
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
-    known = getattr(cls, "__dataclass_fields__", {})
-    for key in values:
-        if key not in known:
-            raise UnknownName(f"setting {where}.", key, known)
+    _refuse_unknown(cls, values, where)
     try:
-        return TypeAdapter(cls, config=ConfigDict(extra="forbid")).validate_python(dict(values))
+        return TypeAdapter(cls).validate_python(dict(values))
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join([where, *(str(step) for step in first["loc"])])
         raise ConfigurationError(f"{path}: {first['msg']}") from None
+
+
+def _refuse_unknown(cls: type, values: Mapping[str, Any], where: str) -> None:
+    types = get_type_hints(cls)
+    for key, value in values.items():
+        if key not in types:
+            raise UnknownName(f"setting {where}.", key, types)
+        if is_dataclass(types[key]) and isinstance(value, Mapping):
+            _refuse_unknown(types[key], value, f"{where}.{key}")
 
 
 def _value(text: str) -> Any:
