@@ -77,7 +77,7 @@ def _refuse_unknown(cls: type, values: Mapping[str, Any], where: str) -> None:
     types = get_type_hints(cls)
     for key, value in values.items():
         if key not in types:
-            raise UnknownName(f"setting {where}.", key, types)
+            raise UnknownName("setting", f"{where}.{key}", (f"{where}.{name}" for name in types))
         if is_dataclass(types[key]) and isinstance(value, Mapping):
             _refuse_unknown(types[key], value, f"{where}.{key}")
 
