@@ -32,6 +32,10 @@ class Query:
         if not self.query_id or not self.text:
             raise ConfigurationError(f"query {self.query_id!r} has no {'text' if self.query_id else 'id'}")
 
+    def fingerprint(self) -> str:
+        """Changes when the text changes: what word features are kept under."""
+        return _sha256(self.text)
+
 
 @dataclass(frozen=True, slots=True)
 class Video:
@@ -154,9 +158,7 @@ class Split:
             raise CorruptData(f"{folder}: not a split of this format ({error!r})") from None
 
 
-def repaired(
-    query: Query, duration: float | None, tally: "Counter[str]"
-) -> Query:
+def repaired(query: Query, duration: float | None, tally: "Counter[str]") -> Query:
     """A query with its dirt removed; each rule that changed it is counted in ``tally``. A query is never dropped:
     times that cannot be right become null."""
     text = " ".join(query.text.split())

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from prvr.manifests import registry
 from prvr.manifests.split import Video
@@ -33,6 +33,13 @@ class Corpus(Protocol):
     Options: type[Any]
 
     def parse(self, annotations: Path, options: Any) -> Parsed: ...
+
+
+@runtime_checkable
+class Made(Protocol):
+    """A corpus that is made rather than published."""
+
+    def prepare(self, annotations: Path, options: Any) -> None: ...
 
 
 names = partial(registry.names, __name__)
