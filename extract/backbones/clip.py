@@ -1,0 +1,100 @@
+"""CLIP: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021.
+
+Projected image embeddings of frames and projected sentence embeddings, both unnormalised, by transformers' own models.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoTokenizer,
+    CLIPImageProcessor,
+    CLIPTextConfig,
+    CLIPTextModelWithProjection,
+    CLIPVisionConfig,
+    CLIPVisionModelWithProjection,
+)
+
+from prvr.extract.backbones._transformers import PATTERNS, load_model
+from prvr.extract.weights import Weights, from_hub
+from prvr.manifests.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class VideoOptions:
+    """None: pictures are prepared as the weights' preprocessor file says."""
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """``max_tokens``: a sentence is cut there, both special tokens counted in."""
+
+    max_tokens: int = 77
+
+
+def find(name: str) -> Weights:
+    """Weights by name, path or ``random:SEED``."""
+    return from_hub(name, PATTERNS)
+
+
+class ClipFrames:
+    """[N, 3, H, W] uint8 to [N, E]."""
+
+    def __init__(
+        self, model: CLIPVisionModelWithProjection, processor: CLIPImageProcessor, *, sha256: str, device: torch.device
+    ) -> None:
+        self.model = model.to(device)
+        self.processor = processor
+        self.sha256 = sha256
+        self.device = device
+        self.dim = int(model.config.projection_dim)
+
+    @torch.inference_mode()
+    def __call__(self, frames: Tensor) -> Tensor:
+        """One feature row a frame."""
+        pixels = self.processor(images=list(frames.to(self.device)), return_tensors="pt")["pixel_values"]
+        rows: Tensor = self.model(pixel_values=pixels).image_embeds
+        return rows
+
+
+class ClipSentences:
+    """Sentences to [1, E] each."""
+
+    def __init__(
+        self, model: CLIPTextModelWithProjection, tokenizer: Any, *, max_tokens: int, sha256: str, device: torch.device
+    ) -> None:
+        self.model = model.to(device)
+        self.tokenizer = tokenizer
+        self.max_tokens = min(max_tokens, int(model.config.max_position_embeddings))
+        self.sha256 = sha256
+        self.device = device
+        self.dim = int(model.config.projection_dim)
+
+    @torch.inference_mode()
+    def __call__(self, sentences: Sequence[str]) -> list[Tensor]:
+        """One row a sentence."""
+        tokens = self.tokenizer(
+            list(sentences), padding=True, truncation=True, max_length=self.max_tokens, return_tensors="pt"
+        ).to(self.device)
+        embeddings = self.model(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"]).text_embeds
+        return list(embeddings.unsqueeze(1))
+
+
+def load_video(weights: Weights, options: VideoOptions, device: torch.device) -> ClipFrames:
+    """The image tower."""
+    model = load_model(CLIPVisionModelWithProjection, weights, CLIPVisionConfig)
+    processor = CLIPImageProcessor() if weights.path is None else CLIPImageProcessor.from_pretrained(weights.path)
+    return ClipFrames(model, processor, sha256=weights.sha256(model.state_dict()), device=device)
+
+
+def load_text(weights: Weights, options: TextOptions, device: torch.device) -> ClipSentences:
+    """The text tower."""
+    if weights.path is None:
+        raise ConfigurationError("clip sentences need a vocabulary, which random weights do not have; give a folder with --weights")
+    model = load_model(CLIPTextModelWithProjection, weights, CLIPTextConfig)
+    tokenizer = AutoTokenizer.from_pretrained(weights.path)
+    sha256 = weights.sha256(model.state_dict())
+    return ClipSentences(model, tokenizer, max_tokens=options.max_tokens, sha256=sha256, device=device)

@@ -1,0 +1,124 @@
+"""``prvr-extract``."""
+
+import os
+from pathlib import Path
+
+import click
+
+from prvr.manifests import registry
+from prvr.manifests.console import SOME_FAILED, Common, Outcome, command, listing
+from prvr.manifests.errors import ConfigurationError
+
+_BACKBONES, _RECIPES = "prvr.extract.backbones", "prvr.extract.recipes"
+
+
+@command("prvr-extract", example="prvr-extract videos/ --backbone clip --out features/")
+@click.argument("source", nargs=-1)
+@click.option("--backbone", multiple=True, metavar="NAME", help="Backbone with its default recipe; repeat to run several on one decode.")
+@click.option("--recipe", multiple=True, metavar="NAME", help="A recipe by name; implies its backbone.")
+@click.option("--weights", multiple=True, metavar="VALUE", help="NAME, PATH or random:SEED; BACKBONE=VALUE where there are several.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("features"), help="Folder of the feature stores.")
+@click.option("--name", help="Name of the store.  [default: RECIPE.video or DATASET.RECIPE.text]")
+@click.option("--fps", type=float, help="Frames a second to look at.  [default: the recipe's]")
+@click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@click.option("--decoder", default="auto", help="auto, or one by name; auto takes decord where it is exact, PyAV elsewhere.")
+@click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", help="Of the stored features.")
+@click.option("--batch-size", type=click.IntRange(1), default=32, help="Frames of a video that go through a backbone together.")
+@click.option("--workers", type=click.IntRange(1), help="Processes.  [default: one a core, at most 8; one on a GPU]")
+@click.option("--threads", type=click.IntRange(1), default=1, help="Threads of a model in one process.")
+@click.option("--engine", default="local", help="Where it runs.")
+@click.option("--num-parts", type=click.IntRange(1), default=1, help="Divide the sources among this many machines.")
+@click.option("--part-index", type=click.IntRange(0), default=0, help="Which of them this one is, from 0.")
+@click.option("--limit", type=click.IntRange(1), help="Stop after so many sources.")
+@click.option("--id-from", type=click.Choice(["stem", "path"]), default="stem", help="What a video's id is.")
+@click.option("--skip-failed", is_flag=True, help="Do not try again what failed before.")
+@click.option("--overwrite", is_flag=True, help="Delete the stores named here, and start again.")
+@click.option("--list", "list_", is_flag=True, help="List backbones and recipes, and stop.")
+def main(
+    common: Common,
+    source: tuple[str, ...],
+    backbone: tuple[str, ...],
+    recipe: tuple[str, ...],
+    weights: tuple[str, ...],
+    out: Path,
+    name: str | None,
+    fps: float | None,
+    device: str,
+    decoder: str,
+    dtype: str,
+    batch_size: int,
+    workers: int | None,
+    threads: int,
+    engine: str,
+    num_parts: int,
+    part_index: int,
+    limit: int | None,
+    id_from: str,
+    skip_failed: bool,
+    overwrite: bool,
+    list_: bool,
+) -> Outcome:
+    """Extract features from SOURCE: folders (searched to the bottom), video files, globs, lists of paths, or - for a
+    list on stdin; or a split folder, for the features of its captions.
+
+    What is in the stores already is not extracted again. What fails is listed, and tried again the next time.
+    """
+    if list_:
+        known = {"backbones": registry.names(_BACKBONES), "recipes": registry.data_names(_RECIPES)}
+        text = "\n".join(listing(title, entries) for title, entries in known.items())
+        return Outcome({title: list(entries) for title, entries in known.items()}, text)
+    if not source:
+        raise ConfigurationError("name a SOURCE: a folder of videos, or a split folder for its captions")
+    if not backbone and not recipe:
+        raise ConfigurationError("name a --backbone or a --recipe; --list shows them")
+    if part_index >= num_parts:
+        raise ConfigurationError(f"--part-index {part_index} counts from 0 and is below --num-parts {num_parts}")
+
+    from prvr.extract.prepare import prepare
+
+    job, found, sources = prepare(
+        source,
+        backbone,
+        recipe,
+        weights=weights,
+        out=out,
+        name=name,
+        fps=fps,
+        device=device,
+        decoder=decoder,
+        dtype=dtype,
+        batch_size=batch_size,
+        threads=threads,
+        part=(part_index, num_parts),
+        limit=limit,
+        id_from=id_from,
+        skip_failed=skip_failed,
+        settings=common.settings,
+    )
+    stores = [str(plan.store) for plan in job.plans]
+    if common.dry_run:
+        text = f"would extract {len(sources)} sources into {', '.join(stores)}"
+        return Outcome({"stores": stores, "total": len(sources), "ignored": found.ignored}, text)
+
+    from prvr.extract import engines
+    from prvr.extract.prepare import start_again
+    from prvr.manifests.progress import progress
+
+    if overwrite:
+        start_again(job)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = workers or (min(8, cores) if job.device == "cpu" else 1)
+    reports = list(progress(engines.load(engine).extract(job, sources, workers), "extract", len(sources)))
+    counts = {status: sum(report.status == status for report in reports) for status in ("extracted", "skipped", "failed")}
+    failed = [report for report in reports if report.status == "failed"]
+    what = "videos" if found.stream == "video" else "captioned videos"
+    result = {
+        "stores": stores,
+        "videos": {"total": len(sources), **counts},
+        "ignored": found.ignored,
+        "errors": [{"source": report.source, "error": report.error} for report in failed],
+    }
+    lines = [f"{len(sources)} {what}: " + ", ".join(f"{count} {status}" for status, count in counts.items())]
+    lines += [f"  failed: {report.source}: {report.error}" for report in failed]
+    lines += [f"  {store}" for store in stores]
+    return Outcome(result, "\n".join(lines), SOME_FAILED if failed else 0)

@@ -1,0 +1,115 @@
+"""From the words of a command to a job and its sources; everything that can be wrong is found before the work starts."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from prvr.datasets.ledger import Ledger
+from prvr.extract import backbones, recipes
+from prvr.extract.decode import check as check_decoder
+from prvr.extract.recipes import Recipe
+from prvr.extract.run import Job, Plan, Source
+from prvr.extract.sources import Found, find
+from prvr.extract.weights import Weights
+from prvr.manifests.errors import ConfigurationError, UnknownName
+from prvr.manifests.settings import merged
+
+
+def prepare(
+    arguments: Sequence[str],
+    backbone_names: Sequence[str],
+    recipe_names: Sequence[str],
+    *,
+    weights: Sequence[str],
+    out: Path,
+    name: str | None,
+    fps: float | None,
+    device: str,
+    decoder: str,
+    dtype: str,
+    batch_size: int,
+    threads: int,
+    part: tuple[int, int],
+    limit: int | None,
+    id_from: str,
+    skip_failed: bool,
+    settings: Mapping[str, Any],
+) -> tuple[Job, Found, list[Source]]:
+    """The job, what was found, and the part of it that is this process's.
+
+    Raises:
+        ConfigurationError: anything that keeps the work from starting.
+    """
+    for backbone in backbone_names:
+        if backbone not in backbones.names():
+            raise UnknownName("backbone", backbone, backbones.names())
+    # A backbone's default recipe has the backbone's name.
+    asked = [*backbone_names, *recipe_names]
+    if len(set(asked)) < len(asked):
+        raise ConfigurationError(f"named twice: {', '.join(asked)}")
+    if name and len(asked) > 1:
+        raise ConfigurationError("--name is for one backbone; several have a store each")
+    check_decoder(decoder)
+    changes = {} if fps is None else {"sampling": {"fps": fps}}
+    chosen = [recipes.load(one, merged(settings.get(one, {}), changes)) for one in asked]
+    found = find(arguments, id_from=id_from)
+    if found.stream == "text" and fps is not None:
+        raise ConfigurationError("--fps is for videos; these sources are captions")
+    given = _weights_by_recipe(weights, chosen)
+    plans = tuple(_plan(recipe, given, found, out, name) for recipe in chosen)
+    job = Job(
+        stream=found.stream,
+        plans=plans,
+        device=_device(device),
+        decoder=decoder,
+        dtype=dtype,
+        batch_size=batch_size,
+        threads=threads,
+        skip_failed=skip_failed,
+    )
+    index, parts = part
+    return job, found, list(found.sources)[index::parts][:limit]
+
+
+def start_again(job: Job) -> None:
+    """Delete the job's stores and ledgers."""
+    for plan in job.plans:
+        if plan.store.exists():
+            shutil.rmtree(plan.store)
+        Ledger(plan.store).path.unlink(missing_ok=True)
+
+
+def _plan(recipe: Recipe, given: Mapping[str, str], found: Found, out: Path, name: str | None) -> Plan:
+    module = backbones.load(recipe.backbone, found.stream)
+    weights: Weights = module.find(given.get(recipe.name, recipe.weights))
+    stem = name or (f"{found.dataset}.{recipe.name}.text" if found.dataset is not None else f"{recipe.name}.video")
+    return Plan(recipe, weights, out / f"{stem.removesuffix('.zarr')}.zarr")
+
+
+def _weights_by_recipe(values: Sequence[str], chosen: Sequence[Recipe]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for value in values:
+        owner, equals, rest = value.partition("=")
+        names = [recipe.name for recipe in chosen if owner in (recipe.name, recipe.backbone)]
+        if equals and names:
+            given |= dict.fromkeys(names, rest)
+        elif len(chosen) == 1:
+            given[chosen[0].name] = value
+        else:
+            raise ConfigurationError(f"--weights {value!r}: with several backbones write BACKBONE=VALUE")
+    return given
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigurationError(f"--device {name!r}: auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError("--device cuda: no GPU can be used here")
+    return name

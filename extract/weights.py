@@ -1,0 +1,158 @@
+"""Weights: ``NAME`` downloads and caches, ``PATH`` loads, ``random:SEED`` is explicit. Nothing falls back to random."""
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from prvr.manifests.errors import ConfigurationError, MissingInput, PrvrError, UnknownName
+from prvr.manifests.files import sha256_of, written_aside
+
+RANDOM = "random:"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Published:
+    """Weights that a name stands for: where they are, the first digits of their SHA-256, and under which licence."""
+
+    url: str
+    sha256: str
+    licence: str
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights as a backbone loads them: a file or folder, or a seed.
+
+    Args:
+        name: as the user gave it.
+        path: None where they are random.
+        seed: None where they are not.
+    """
+
+    name: str
+    path: Path | None
+    seed: int | None
+
+    def sha256(self, state: Mapping[str, Tensor]) -> str:
+        """SHA-256 of the file, of a folder's files, or of the random numbers themselves (``state``)."""
+        if self.path is None:
+            return _sha256_of_state(state)
+        if self.path.is_file():
+            return sha256_of(self.path)
+        files = sorted(path for path in self.path.iterdir() if path.is_file() and path.suffix in _LOADED)
+        return hashlib.sha256("".join(f"{path.name} {sha256_of(path)}\n" for path in files).encode()).hexdigest()
+
+
+_LOADED = (".json", ".safetensors", ".txt")
+"""Endings of the files of a model folder that transformers reads."""
+
+
+def from_url(text: str, known: Mapping[str, Published]) -> Weights:
+    """Weights that come as one file; ``known`` are the names.
+
+    Raises:
+        MissingInput, UnknownName, ConfigurationError: see ``local``.
+        PrvrError: the download failed or has another hash.
+    """
+    found = local(text)
+    if found:
+        return found
+    if text not in known:
+        raise UnknownName("weights", text, [*known, "a path", "random:SEED"])
+    published = known[text]
+    target = cache() / f"{text}-{published.sha256}{Path(published.url).suffix}"
+    if not target.is_file():
+        _log.info("downloading %s (%s) to %s", text, published.licence, target)
+        with written_aside(target) as aside:
+            try:
+                torch.hub.download_url_to_file(published.url, str(aside), published.sha256, progress=False)
+            except (OSError, RuntimeError) as error:
+                raise PrvrError(
+                    f"{published.url}: {error}; without a network fetch it elsewhere and give its path with --weights"
+                ) from error
+    return Weights(text, target, None)
+
+
+def from_hub(text: str, patterns: Iterable[str]) -> Weights:
+    """Weights that come as a model folder in transformers' format; a name is a repository of the hub.
+
+    Raises:
+        MissingInput, ConfigurationError: see ``local``.
+        PrvrError: the hub cannot be reached, or does not have it.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    found = local(text)
+    if found:
+        return found
+    try:
+        path = snapshot_download(text, allow_patterns=list(patterns))
+    except HFValidationError:
+        raise ConfigurationError(f"weights {text!r}: neither a path, nor random:SEED, nor a name of the hub") from None
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise PrvrError(
+            f"weights {text!r} cannot be fetched from the hub ({type(error).__name__}); without a network give a folder with --weights"
+        ) from error
+    return Weights(text, Path(path), None)
+
+
+def local(text: str) -> Weights | None:
+    """Weights that need no download: ``random:SEED`` or an existing path; None for a name.
+
+    Raises:
+        MissingInput: what looks like a path and is not there.
+        ConfigurationError: ``random:`` without a whole number.
+    """
+    if text.startswith(RANDOM):
+        seed = text.removeprefix(RANDOM)
+        if not seed.isdigit():
+            raise ConfigurationError(f"weights {text!r}: write random:SEED with a whole number")
+        _log.warning("weights %s: RANDOM numbers, not a trained model; the features mean nothing", text)
+        return Weights(text, None, int(seed))
+    path = Path(text).expanduser()
+    if path.exists():
+        return Weights(text, path, None)
+    if path.is_absolute() or text.startswith((".", "~")) or path.suffix in (".pth", ".pt", ".safetensors"):
+        raise MissingInput(f"weights {text!r}: no such file or folder")
+    return None
+
+
+def cache() -> Path:
+    """Folder for downloads: ``PRVR_CACHE``, or ``~/.cache/prvr``."""
+    return Path(os.environ.get("PRVR_CACHE", "~/.cache/prvr")).expanduser() / "weights"
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """Tensors of a ``.safetensors`` file, or of a ``.pth`` file read without executing what is in it.
+
+    Raises:
+        ConfigurationError: the file holds no tensors by name.
+    """
+    import pickle
+
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ConfigurationError(f"{path}: not a file of weights ({str(error).splitlines()[0]})") from None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ConfigurationError(f"{path}: not a table of tensors")
+    return state
+
+
+def _sha256_of_state(state: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        digest.update(name.encode())
+        digest.update(state[name].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
