@@ -1,0 +1,106 @@
+"""``prvr-train``, ``prvr-eval`` and ``prvr-demo``."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from prvr.manifests import registry
+from prvr.manifests.console import Common, Outcome, command, listing
+from prvr.manifests.errors import ConfigurationError
+
+_PARTS = {"models": "prvr.train.models", "objectives": "prvr.train.objectives"}
+_PRESETS = "prvr.train.presets"
+
+
+@command("prvr-train", example="prvr-train --shards data/holidays --model ms-sl --out runs/holidays")
+@click.option("--shards", type=click.Path(path_type=Path), metavar="DIR", help="Folder of prvr-build-split, with shards.")
+@click.option("--model", metavar="BASE[+OBJECTIVE…]", help="What to train.  [default: ms-sl]")
+@click.option("--preset", help="Hyper-parameters by name.  [default: MODEL.DATASET where there is one]")
+@click.option("--out", type=click.Path(path_type=Path), metavar="RUN", help="Folder of the run.  [default: runs/DATASET.MODEL]")
+@click.option("--epochs", type=click.IntRange(1), help="At most so many.  [default: the preset's, or 100]")
+@click.option("--batch-size", type=click.IntRange(1), help="Videos a step.  [default: the preset's, or 128]")
+@click.option("--lr", type=float, help="Learning rate.  [default: the preset's, or 2.5e-4]")
+@click.option("--seed", type=click.IntRange(0), help="Of weights, order and dropout.  [default: the preset's, or 2018]")
+@click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="bf16 autocasts on a GPU.  [default: fp32]")
+@click.option("--select-on", type=click.Choice(["dev", "test"]), help="Split that chooses the epoch.  [default: dev if there is one]")
+@click.option("--allow-overlap", is_flag=True, help="Train though a video stands in train and in the reported split.")
+@click.option("--overwrite", is_flag=True, help="Delete the run, and start again.")
+@click.option("--list", "list_", is_flag=True, help="List models, objectives and presets, and stop.")
+def main(
+    common: Common,
+    shards: Path | None,
+    out: Path | None,
+    device: str,
+    allow_overlap: bool,
+    overwrite: bool,
+    list_: bool,
+    **options: Any,
+) -> Outcome:
+    """Train a model on shards. A run that was stopped goes on after its last epoch."""
+    if list_:
+        known = {kind: registry.names(package) for kind, package in _PARTS.items()}
+        known["presets"] = registry.data_names(_PRESETS)
+        text = "\n".join(listing(title, entries) for title, entries in known.items())
+        return Outcome({title: list(entries) for title, entries in known.items()}, text)
+    if shards is None:
+        raise ConfigurationError("name the folder of --shards; prvr-build-split makes them")
+
+    from prvr.datasets.index import Index
+    from prvr.train.config import resolve
+
+    dataset = Index.read(shards, "train").dataset
+    config = resolve(options, common.settings, dataset)
+    run = out or Path("runs") / f"{dataset}.{config.model}"
+    if common.dry_run:
+        return Outcome(
+            {"run": str(run), "config": config.to_tables()}, f"would train {config.model} on {shards} into {run}"
+        )
+
+    from prvr.train.evaluate import table
+    from prvr.train.run import train
+
+    trained = train(config, shards, run, device=device, allow_overlap=allow_overlap, overwrite=overwrite)
+    result = {
+        "run": str(run),
+        "epochs": trained.epochs,
+        "selected_on": trained.selected_on,
+        "best_epoch": trained.best_epoch,
+        "metrics": dict(trained.metrics),
+    }
+    text = table({f"{config.model}, {trained.selected_on}": trained.metrics})
+    chosen = f"epoch {trained.best_epoch} of {trained.epochs}, chosen on {trained.selected_on}; {run}"
+    return Outcome(result, f"{text}\n{chosen}")
+
+
+@command("prvr-eval", example="prvr-eval runs/holidays --shards data/holidays --split test")
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--shards", type=click.Path(path_type=Path), metavar="DIR", help="Folder of prvr-build-split, with shards.")
+@click.option("--split", default="test", help="Split to rank.")
+@click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
+@click.option("--save-scores", type=click.Path(path_type=Path), metavar="FILE.npz", help="Write scores [Q, V], query_ids and video_ids.")
+def evaluate(
+    common: Common, run: Path | None, shards: Path | None, split: str, device: str, save_scores: Path | None
+) -> Outcome:
+    """Rank the videos of a split for each of its queries with the model of RUN, and print the recalls.
+
+    Ties count against the right video. The result is also written to RUN/metrics.json.
+    """
+    if run is None or shards is None:
+        raise ConfigurationError("name a RUN and the folder of --shards")
+    if common.dry_run:
+        return Outcome({"run": str(run), "split": split}, f"would rank split {split} of {shards} with {run}")
+
+    from prvr.train import run as runs
+    from prvr.train.evaluate import table
+
+    ranking, result = runs.evaluate(run, shards, split, device=device)
+    if save_scores:
+        from prvr.train.evaluate import write_scores
+
+        write_scores(save_scores, ranking)
+    text = table({f"{run.name}, {split}": result["t2v"], "chance": result["chance"]})
+    missing = f", {result['missing_videos']} missing" if result["missing_videos"] else ""
+    about = f"{result['queries']} queries, {result['videos']} videos{missing}; epoch chosen on {result['selected_on']}"
+    return Outcome(result, f"{text}\n{about}")
