@@ -104,3 +104,23 @@ def evaluate(
     missing = f", {result['missing_videos']} missing" if result["missing_videos"] else ""
     about = f"{result['queries']} queries, {result['videos']} videos{missing}; epoch chosen on {result['selected_on']}"
     return Outcome(result, f"{text}\n{about}")
+
+
+@command("prvr-demo", example="prvr-demo --out demo --seed 0")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("demo"), metavar="DIR", help="Folder for all that it makes.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Of the corpus and of all training.")
+def demo(common: Common, out: Path, seed: int) -> Outcome:
+    """Walk the whole road on a generated corpus: draw videos, extract, split, shard, train, evaluate.
+
+    Needs no network and no GPU, and about five minutes on two cores. Its size is changed with --set demo.train=60 and
+    the like: train and test (videos), clip_steps, roberta_steps, epochs. Run again, it continues.
+    """
+    if common.dry_run:
+        return Outcome({"out": str(out)}, f"would make the demo in {out}")
+
+    from prvr.manifests.settings import build
+    from prvr.train.demo import Demo, Size, report
+
+    size = build(Size, common.settings.get("demo", {}), where="demo")
+    result = Demo(out, seed, size, common.forwarded).result()
+    return Outcome(result, report(result))

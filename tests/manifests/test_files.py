@@ -1,0 +1,25 @@
+"""Files are whole or absent."""
+
+from pathlib import Path
+
+import pytest
+from prvr.manifests.files import digest_of, sha256_of, write_text, written_aside
+
+
+def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    write_text(path, "old")
+    with pytest.raises(RuntimeError), written_aside(path) as aside:
+        aside.write_text("half", encoding="utf-8")
+        raise RuntimeError
+    assert path.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_digests() -> None:
+    assert digest_of({"a": 1, "b": [2]}) == digest_of({"b": [2], "a": 1}) != digest_of({"a": 1, "b": [3]})
+
+
+def test_sha256_of_a_known_text(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"abc")
+    assert sha256_of(tmp_path / "x") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
