@@ -90,10 +90,10 @@ def parse(path: Path) -> Parsed:
 
 
 def _tested(video_ids: Iterable[str]) -> set[str]:
-    """The tested tenth; one video at least, where there are two."""
+    """The tested tenth: of two videos and more at least one, and at most half."""
     by_hash = sorted(video_ids, key=hash_percent)
-    tested = {video_id for video_id in by_hash if hash_percent(video_id) < TEST_PERCENT}
-    return tested or set(by_hash[: len(by_hash) // 2][:1])
+    tenth = sum(hash_percent(video_id) < TEST_PERCENT for video_id in by_hash)
+    return set(by_hash[: min(max(tenth, 1), len(by_hash) // 2)])
 
 
 def hash_percent(video_id: str) -> float:
