@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from prvr.manifests.errors import ConfigurationError
 
-TOLERANCE = 1e-3
-"""Seconds. Containers round: Matroska keeps milliseconds, so a frame may stand half a millisecond late."""
+TOLERANCE = 0.9e-3
+"""Seconds by which a frame may come after its time. Matroska rounds to milliseconds, so all times are rounded so before
+they are compared: the same pictures give the same picks from any container. Not a whole number, so that no time ties."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ def picks[Frame](
     origin: float | None = None
     shown: tuple[float, float, Frame] | None = None
     for start, duration, frame in frames:
+        start = round(start, 3)
         if origin is None:
             origin = start
         if shown is not None:

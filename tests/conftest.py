@@ -65,7 +65,7 @@ def make_video() -> MakeVideo:
             stream = container.add_stream(codec, rate=rate, options=options or {"crf": "10"})
             assert isinstance(stream, av.VideoStream)
             stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
-            stream.time_base = stream.codec_context.time_base = Fraction(1, 100 * rate)
+            base = stream.codec_context.time_base = Fraction(1, 100 * rate)
             for number, time in enumerate(times):
                 picture = np.zeros((size[1], size[0], 3), np.uint8)
                 # Eight bars, white where the number has a 1.
@@ -73,7 +73,7 @@ def make_video() -> MakeVideo:
                     if number >> bit & 1:
                         picture[:, bit * size[0] // 8 : (bit + 1) * size[0] // 8] = 255
                 frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
-                frame.pts, frame.time_base = time, stream.time_base
+                frame.pts, frame.time_base = time, base
                 container.mux(stream.encode(frame))
             container.mux(stream.encode())
         return path

@@ -10,7 +10,7 @@ import av
 import numpy as np
 
 from prvr.extract.decoders import Picture
-from prvr.extract.sampling import TOLERANCE, Pick, Sampling, picks
+from prvr.extract.sampling import Pick, Sampling, picks
 from prvr.manifests.errors import DecodeError
 
 CONTAINERS = ("mov", "mp4", "matroska", "webm")
@@ -20,6 +20,8 @@ MOST_BYTES = 256 << 20
 """Decoded size up to which a video is taken: the bound on what decord's reader may hold."""
 
 _BATCH = 64
+_SAME = 1e-3
+"""Seconds: decord rounds its times to milliseconds."""
 
 
 def frames(video: Path, samplings: Sequence[Sampling]) -> Iterator[Pick[Picture]]:
@@ -27,17 +29,18 @@ def frames(video: Path, samplings: Sequence[Sampling]) -> Iterator[Pick[Picture]
     import decord
 
     decord.logging.set_level(decord.logging.QUIET)
-    expected = _container_times(video)
+    shown = _container_times(video)
     try:
         reader = decord.VideoReader(str(video), num_threads=1)
         spans = reader.get_frame_timestamp(range(len(reader)))
     except (decord.DECORDError, RuntimeError) as error:
         raise DecodeError(f"decord: {_last_line(error)}") from error
+    promised = np.array([start for start, _ in shown]) - shown[0][0]
     starts = spans[:, 0] - spans[0, 0]
-    if len(starts) != len(expected) or np.abs(starts - expected).max() > TOLERANCE:
-        raise DecodeError(f"decord sees {len(starts)} frames at other times than the container's {len(expected)}")
-    index = ((float(start), float(end - start), row) for row, (start, end) in enumerate(spans))
-    chosen = list(picks(index, samplings))
+    if len(starts) != len(promised) or np.abs(starts - promised).max() > _SAME:
+        raise DecodeError(f"decord sees {len(starts)} frames at other times than the container's {len(promised)}")
+    # The container's times are exact where decord's are rounded.
+    chosen = list(picks(((start, length, row) for row, (start, length) in enumerate(shown)), samplings))
     pictures: list[Picture] = []
     for first in range(0, len(chosen), _BATCH):
         rows = [pick.frame for pick in chosen[first : first + _BATCH]]
@@ -49,8 +52,9 @@ def frames(video: Path, samplings: Sequence[Sampling]) -> Iterator[Pick[Picture]
         yield Pick(picture, pick.seconds, pick.wanted)
 
 
-def _container_times(video: Path) -> np.ndarray:
-    """Presentation times that the container promises, from 0, sorted; DecodeError where decord is not to be trusted."""
+def _container_times(video: Path) -> list[tuple[float, float]]:
+    """Start and duration of every frame in order of presentation, as the container promises them; DecodeError where
+    decord is not to be trusted."""
     try:
         with av.open(str(video)) as container:
             streams = container.streams.video
@@ -75,8 +79,7 @@ def _container_times(video: Path) -> np.ndarray:
         raise DecodeError("an edit list, or packets without a time")
     if _open_groups(times, keys):
         raise DecodeError("pictures that reach across a keyframe, which decord misses when it seeks")
-    seconds = np.sort([float(time * base) for time in times])
-    return seconds - seconds[0]
+    return sorted((float(time * base), float((packet.duration or 0) * base)) for time, packet in zip(times, packets, strict=True))
 
 
 def _open_groups(times: Sequence[int], keys: Sequence[bool]) -> bool:

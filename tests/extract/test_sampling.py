@@ -1,0 +1,64 @@
+"""Which frames are looked at."""
+
+import pytest
+from prvr.extract.sampling import Sampling, picks
+from prvr.manifests.errors import ConfigurationError
+
+
+def _frames(times: list[float], last: float = 0.1) -> list[tuple[float, float, int]]:
+    ends = [*times[1:], times[-1] + last]
+    return [(start, end - start, number) for number, (start, end) in enumerate(zip(times, ends, strict=True))]
+
+
+def test_each_row_is_the_picture_on_the_screen_in_the_middle_of_its_interval() -> None:
+    times = [0.0, 0.1, 0.2, 0.7, 0.75, 1.4, 1.9]
+    found = list(picks(_frames(times), [Sampling(2.0)]))
+    expected = [(max(n for n, t in enumerate(times) if t <= at), at) for at in (0.25, 0.75, 1.25, 1.75)]
+    assert [(pick.frame, pick.seconds) for pick in found] == expected
+
+
+@pytest.mark.parametrize("offset", [0.0, 8.333, -0.2])
+def test_times_count_from_the_first_frame(offset: float) -> None:
+    times = [offset + number / 25 for number in range(100)]
+    found = list(picks(_frames(times, 0.04), [Sampling(3.0)]))
+    assert [pick.seconds for pick in found] == pytest.approx([(row + 0.5) / 3 for row in range(12)])
+    assert [pick.frame for pick in found] == [int(pick.seconds * 25 + 1e-6) for pick in found]
+
+
+def test_a_container_that_rounds_to_milliseconds_changes_nothing() -> None:
+    exact = [number * 1001 / 30000 for number in range(390)]
+    rounded = [round(time, 3) for time in exact]
+    for fps in (1.0, 2.0, 3.0, 5.0):
+        one, other = (list(picks(_frames(times, 1001 / 30000), [Sampling(fps)])) for times in (exact, rounded))
+        assert [pick.frame for pick in one] == [pick.frame for pick in other]
+
+
+def test_several_samplings_share_one_walk() -> None:
+    times = [number / 10 for number in range(50)]
+    both = list(picks(_frames(times), [Sampling(3.0), Sampling(1.0), Sampling(3.0)]))
+    for position, fps in enumerate((3.0, 1.0, 3.0)):
+        alone = list(picks(_frames(times), [Sampling(fps)]))
+        assert [(p.frame, p.seconds) for p in both if p.wanted[position]] == [(p.frame, p.seconds) for p in alone]
+    assert len({pick.seconds for pick in both}) == len(both), "a picture that both want is given once"
+
+
+def test_a_slide_show_repeats_its_picture() -> None:
+    found = list(picks(_frames([0.0, 2.0], last=2.0), [Sampling(1.0)]))
+    assert [(pick.frame, pick.seconds) for pick in found] == [(0, 0.5), (0, 1.5), (1, 2.5), (1, 3.5)]
+
+
+def test_a_video_shorter_than_a_step_gives_its_last_frame() -> None:
+    (pick,) = picks(_frames([0.0, 0.04], last=0.04), [Sampling(3.0)])
+    assert (pick.frame, pick.seconds, pick.wanted) == (1, 0.04, (True,))
+    assert list(picks([], [Sampling(3.0)])) == []
+
+
+def test_each_sampling_gets_a_row_of_a_short_video() -> None:
+    found = list(picks(_frames([0.0, 0.1, 0.2]), [Sampling(3.0), Sampling(1.0)]))
+    assert [pick.wanted for pick in found] == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize("fps", [0.0, -1.0])
+def test_a_rate_is_above_zero(fps: float) -> None:
+    with pytest.raises(ConfigurationError):
+        Sampling(fps)

@@ -1,0 +1,147 @@
+"""The building blocks, against torch's own attention, by their invariances, and at their edges."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from prvr.train.layers import (
+    AttentionBlock,
+    AttentionPooling,
+    InputProjection,
+    PositionEmbedding,
+    SelfAttention,
+    SequenceEncoder,
+    initialise,
+    masked_softmax,
+)
+
+WIDTH, HEADS = 16, 4
+
+
+def _random(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
+
+
+def _mask(*lengths: int) -> Tensor:
+    return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+
+
+@pytest.fixture
+def attention() -> SelfAttention:
+    torch.manual_seed(0)
+    return SelfAttention(width=WIDTH, heads=HEADS, dropout=0.0)
+
+
+def _heads(attention: SelfAttention, sequence: Tensor, mask: Tensor | None) -> Tensor:
+    """What torch's fused attention makes of the same projections."""
+    projections = (attention.query(sequence), attention.key(sequence), attention.value(sequence))
+    query, key, value = (p.unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in projections)
+    fused = nn.functional.scaled_dot_product_attention(query, key, value, mask)
+    return fused.transpose(1, 2).flatten(2)
+
+
+def test_self_attention_is_torchs(attention: SelfAttention) -> None:
+    sequence, mask = _random(3, 7, WIDTH), _mask(7, 1, 4)
+    torch.testing.assert_close(attention(sequence), _heads(attention, sequence, None))
+    torch.testing.assert_close(attention(sequence, mask), _heads(attention, sequence, mask[:, None, None, :]))
+
+
+def test_gain_multiplies_the_logits(attention: SelfAttention) -> None:
+    sequence, mask = _random(2, 5, WIDTH), _mask(5, 3)
+    ones, zeros = torch.ones(5, 5), torch.zeros(5, 5)
+    torch.testing.assert_close(attention(sequence, mask, ones), attention(sequence, mask))
+    mean = (attention.value(sequence) * mask[..., None]).sum(1, keepdim=True) / mask.sum(1)[:, None, None]
+    torch.testing.assert_close(attention(sequence, mask, zeros), mean.expand(-1, 5, -1))
+
+
+def test_gain_may_differ_between_heads(attention: SelfAttention) -> None:
+    sequence = _random(1, 5, WIDTH)
+    gain = torch.ones(HEADS, 5, 5)
+    gain[0] = 0
+    plain, gained = attention(sequence), attention(sequence, None, gain)
+    assert not torch.allclose(gained[..., : WIDTH // HEADS], plain[..., : WIDTH // HEADS])
+    torch.testing.assert_close(gained[..., WIDTH // HEADS :], plain[..., WIDTH // HEADS :])
+
+
+def test_width_must_divide_into_heads() -> None:
+    with pytest.raises(ValueError, match="10 does not divide into 4"):
+        SelfAttention(width=10, heads=4, dropout=0.0)
+
+
+def test_masked_softmax_gives_nothing_to_padding_and_is_never_nan() -> None:
+    logits, mask = _random(3, 4), _mask(4, 2, 0)
+    weights = masked_softmax(logits, mask)
+    torch.testing.assert_close(weights[0], logits[0].softmax(-1))
+    torch.testing.assert_close(weights[1, :2], logits[1, :2].softmax(-1))
+    assert torch.equal(weights[1, 2:], torch.zeros(2))
+    torch.testing.assert_close(weights[2], torch.full((4,), 0.25))
+    assert torch.isfinite(masked_softmax(logits.half(), mask)).all()
+
+
+@pytest.mark.parametrize("lengths", [(1,), (3, 6)])
+def test_a_sequence_is_encoded_alike_with_or_without_padding(lengths: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    encoder = SequenceEncoder(
+        project=InputProjection(inputs=5, outputs=WIDTH, dropout=0.0),
+        position=PositionEmbedding(positions=9, width=WIDTH, dropout=0.0),
+        attend=AttentionBlock(width=WIDTH, heads=HEADS, dropout=0.0),
+    )
+    pooling = AttentionPooling(width=WIDTH)
+    features, mask = _random(len(lengths), 9, 5), _mask(*lengths, 9)[:-1]  # what is padded is not zero
+    pooled = pooling(encoder(features, mask), mask)
+    assert pooled.shape == (len(lengths), WIDTH)
+    for row, length in enumerate(lengths):
+        alone = encoder(features[row : row + 1, :length])
+        torch.testing.assert_close(encoder(features, mask)[row, :length], alone[0])
+        torch.testing.assert_close(pooled[row], pooling(alone)[0])
+
+
+def test_pooling_is_a_weighted_mean_of_real_words() -> None:
+    pooling = AttentionPooling(width=WIDTH)
+    nn.init.zeros_(pooling.direction.weight)
+    words, mask = _random(2, 4, WIDTH), _mask(4, 3)
+    torch.testing.assert_close(pooling(words, mask)[1], words[1, :3].mean(0))
+    nn.init.ones_(pooling.direction.weight)
+    best = 1e3 * words  # a softmax this sharp picks the word that points most along the direction
+    chosen = best[0][best[0].sum(-1).argmax()]
+    torch.testing.assert_close(pooling(best, mask)[0], chosen)
+
+
+def test_position_matters_and_the_table_has_an_end() -> None:
+    torch.manual_seed(0)
+    position = PositionEmbedding(positions=3, width=WIDTH, dropout=0.0)
+    same = position(torch.ones(1, 3, WIDTH))
+    assert not torch.allclose(same[0, 0], same[0, 1])
+    with pytest.raises(ValueError, match="a sequence of 4, but the position table has 3 rows"):
+        position(torch.ones(1, 4, WIDTH))
+
+
+def test_dropout_is_where_the_papers_have_it() -> None:
+    """In training, each block that has dropout is random; in evaluation, none is."""
+    blocks: list[nn.Module] = [
+        InputProjection(inputs=WIDTH, outputs=WIDTH, dropout=0.5),
+        PositionEmbedding(positions=6, width=WIDTH, dropout=0.5),
+        SelfAttention(width=WIDTH, heads=HEADS, dropout=0.5),
+        AttentionBlock(width=WIDTH, heads=HEADS, dropout=0.5),
+    ]
+    sequence = _random(2, 6, WIDTH)
+    torch.manual_seed(0)
+    for block in blocks:
+        assert not torch.equal(block(sequence), block(sequence)), block
+        block.eval()
+        assert torch.equal(block(sequence), block(sequence)), block
+
+
+def test_initialise() -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Linear(200, 200), nn.Embedding(200, 200), nn.LayerNorm(200), nn.Linear(9, 9, bias=False)])
+    for parameter in model.parameters():
+        nn.init.constant_(parameter, 7.0)
+    initialise(model, 0.05)
+    linear, table, norm = model[0], model[1], model[2]
+    assert isinstance(linear, nn.Linear) and isinstance(table, nn.Embedding) and isinstance(norm, nn.LayerNorm)
+    for weight in (linear.weight, table.weight):
+        assert weight.std().item() == pytest.approx(0.05, rel=0.02)
+        assert weight.mean().item() == pytest.approx(0, abs=0.001)
+    assert torch.equal(linear.bias, torch.zeros(200))
+    assert torch.equal(norm.weight, torch.ones(200)) and torch.equal(norm.bias, torch.zeros(200))
