@@ -118,11 +118,13 @@ def test_position_matters_and_the_table_has_an_end() -> None:
 
 def test_dropout_is_where_the_papers_have_it() -> None:
     """In training, each block that has dropout is random; in evaluation, none is."""
+    block_of_attention = AttentionBlock(width=WIDTH, heads=HEADS, dropout=0.5)
+    block_of_attention.attention.eval()  # the block's own dropout is in question here
     blocks: list[nn.Module] = [
         InputProjection(inputs=WIDTH, outputs=WIDTH, dropout=0.5),
         PositionEmbedding(positions=6, width=WIDTH, dropout=0.5),
         SelfAttention(width=WIDTH, heads=HEADS, dropout=0.5),
-        AttentionBlock(width=WIDTH, heads=HEADS, dropout=0.5),
+        block_of_attention,
     ]
     sequence = _random(2, 6, WIDTH)
     torch.manual_seed(0)

@@ -170,9 +170,9 @@ def test_losses_are_the_released_ones(golden: Golden, model: MsSl, kind: str, ep
     for name, term in terms.items():
         branch, loss = name.split("_")
         expected = golden.tensors[f"loss_{kind}_{branch}_{released[loss]}_loss"].squeeze()
-        torch.testing.assert_close(term, expected, rtol=1e-4, atol=0)
+        torch.testing.assert_close(term, expected, rtol=1e-5, atol=0)
     total = torch.stack(list(terms.values())).sum()
-    torch.testing.assert_close(total, golden.tensors[f"loss_{kind}_total"].squeeze(), rtol=1e-4, atol=0)
+    torch.testing.assert_close(total, golden.tensors[f"loss_{kind}_total"].squeeze(), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize(("kind", "epoch"), [("rand", RAND), ("hard", HARD)])

@@ -1,0 +1,179 @@
+"""The ranking losses of MS-SL: a triplet loss and InfoNCE on every branch.
+
+Jianfeng Dong, Xianke Chen, Minsong Zhang, Xun Yang, Shujie Chen, Xirong Li, Xun Wang: Partially Relevant Video
+Retrieval. ACM Multimedia 2022, doi:10.1145/3503161.3547976. Equations 8 (triplet), 9 (InfoNCE) and 10 (their sum).
+
+A branch scores queries against videos, [Q, V], or queries against the videos of queries, [Q, Q] (``paired``).
+
+Differs from the paper in (as the released code computes it):
+  - triplet, video to text of an unpaired branch: the mean over the video's queries is compared with one negative; it
+    alone becomes the hardest from ``hard_from_epoch`` on, the others are then drawn from the ``hard_pool`` hardest;
+  - InfoNCE is of exponentiated dot products without a temperature, not of cosines; for an unpaired branch, all queries
+    of a video are summed inside the logarithm of video to text;
+  - a paired branch knows one positive a row, so other queries of the same video count as negatives, and its InfoNCE has
+    one denominator over row and column together, where the positive stands twice.
+
+Differs from the released code in: where there is nothing to contrast (one video, one query, a video without a query),
+the loss is constant, and that code fails. Random draws are the same numbers in the same order.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from prvr.manifests.errors import ConfigurationError
+from prvr.train.interface import Objective, Step, TrainingBranch, VideoTextModel
+
+
+@dataclass(frozen=True)
+class Options:
+    """Settings of the ranking losses; the defaults are MS-SL's.
+
+    Args:
+        margin: of the triplet loss (0.1 on TVR).
+        hard_from_epoch: the first epoch, counted from 0, with hard negatives.
+        hard_pool: how many of the hardest a hard negative is drawn from.
+        triplet: weight of the triplet loss.
+        nce: weight of InfoNCE, for each branch of the model.
+
+    Raises:
+        ConfigurationError: a value out of its range.
+    """
+
+    margin: float = 0.2
+    hard_from_epoch: int = 20
+    hard_pool: int = 20
+    triplet: float = 1.0
+    nce: Mapping[str, float] = field(default_factory=lambda: {"clip": 0.02, "frame": 0.04})
+
+    def __post_init__(self) -> None:
+        if self.hard_pool < 1:
+            raise ConfigurationError(f"ranking: hard_pool is {self.hard_pool}, but must be at least 1")
+        for name, value in {"margin": self.margin, "triplet": self.triplet, **self.nce}.items():
+            if not 0 <= value < math.inf:
+                raise ConfigurationError(f"ranking: {name} is {value}, but must be finite and not negative")
+
+
+class Ranking(Objective):
+    """Terms ``<branch>_nce`` and ``<branch>_triplet``; the arguments are those of Options."""
+
+    def __init__(
+        self, *, margin: float, hard_from_epoch: int, hard_pool: int, triplet: float, nce: Mapping[str, float]
+    ) -> None:
+        super().__init__()
+        self.margin = margin
+        self.hard_from_epoch = hard_from_epoch
+        self.hard_pool = hard_pool
+        self.triplet = triplet
+        self.nce = dict(nce)
+
+    def terms(self, model: VideoTextModel, step: Step) -> dict[str, Tensor]:
+        """Two weighted scalars for each branch.
+
+        Raises:
+            ConfigurationError: ``nce`` names other branches than the model has.
+        """
+        if self.nce.keys() != step.scores.keys():
+            wanted, present = sorted(self.nce), sorted(step.scores)
+            raise ConfigurationError(f"ranking.nce has weights for {wanted}, but the model's branches are {present}")
+        terms = {}
+        for name, branch in step.scores.items():
+            owner = _diagonal(branch) if branch.paired else step.batch.owner
+            nce = paired_nce(branch.dot) if branch.paired else unpaired_nce(branch.dot, owner)
+            terms[f"{name}_nce"] = self.nce[name] * nce
+            terms[f"{name}_triplet"] = self.triplet * self._triplet(branch, owner, step)
+        return terms
+
+    def _triplet(self, branch: TrainingBranch, owner: Tensor, step: Step) -> Tensor:
+        hard = step.epoch >= self.hard_from_epoch
+        pool = self.hard_pool if hard else None
+        if branch.paired:
+            rows = text_to_video(branch.cosine, owner, margin=self.margin, pool=pool, rng=step.rng)
+            return rows + text_to_video(branch.cosine.T, owner, margin=self.margin, pool=pool, rng=step.rng)
+        videos = video_to_text(branch.cosine, owner, margin=self.margin, hardest=hard, rng=step.rng)
+        return videos + text_to_video(branch.cosine, owner, margin=self.margin, pool=pool, rng=step.rng)
+
+
+def build(options: Options, model: VideoTextModel) -> Ranking:
+    """The ranking losses; they own no parameters and serve any model."""
+    return Ranking(
+        margin=options.margin,
+        hard_from_epoch=options.hard_from_epoch,
+        hard_pool=options.hard_pool,
+        triplet=options.triplet,
+        nce=options.nce,
+    )
+
+
+def text_to_video(cosine: Tensor, positive: Tensor, *, margin: float, pool: int | None, rng: torch.Generator) -> Tensor:
+    """Triplet loss of the rows of ``cosine`` [N, M]: one negative each, drawn from the ``pool`` hardest, or from all.
+
+    Args:
+        cosine: [N, M].
+        positive: [N], each row's positive column; every other one is a negative.
+        margin: of the hinge.
+        pool: None for all.
+        rng: a CPU generator; one call of ``randint`` for N numbers.
+    """
+    rows, columns = cosine.shape
+    if columns < 2:
+        return cosine.new_zeros(())
+    positive = positive[:, None]
+    ranked = cosine.detach().scatter(1, positive, math.inf).argsort(dim=1, descending=True)  # rank 0 is the positive
+    last = columns if pool is None else min(1 + pool, columns)
+    rank = torch.randint(1, last, (rows,), generator=rng).to(cosine.device)
+    negative = ranked.gather(1, rank[:, None])
+    return functional.relu(margin + cosine.gather(1, negative) - cosine.gather(1, positive)).mean()
+
+
+def video_to_text(cosine: Tensor, owner: Tensor, *, margin: float, hardest: bool, rng: torch.Generator) -> Tensor:
+    """Triplet loss of the videos of ``cosine`` [Q, V]: the mean over a video's own queries against one other query.
+
+    Args:
+        cosine: [Q, V].
+        owner: [Q], each query's video.
+        margin: of the hinge.
+        hardest: the negative is the highest of all, and otherwise a random one.
+        rng: a CPU generator; one call of ``randint`` for each video, as its numbers of negatives differ.
+    """
+    queries = len(cosine)
+    owned = _owned(cosine, owner)
+    counts = owned.sum(0)
+    positive = (cosine * owned).sum(0) / counts.clamp_min(1)
+    ranked = cosine.masked_fill(owned, -math.inf).sort(dim=0, descending=True).values
+    rank = torch.zeros_like(counts)
+    if not hardest:
+        negatives = [queries - own if own else 0 for own in counts.tolist()]
+        draws = [int(torch.randint(0, n, (1,), generator=rng)) if n else 0 for n in negatives]
+        rank = torch.tensor(draws, device=cosine.device)
+    # A video that owns every query meets -inf here, and its hinge is 0.
+    negative = ranked.gather(0, rank[None]).squeeze(0)
+    return (functional.relu(margin + negative - positive) * (counts > 0)).mean()
+
+
+def unpaired_nce(dot: Tensor, owner: Tensor) -> Tensor:
+    """InfoNCE of ``dot`` [Q, V], over the videos and over the queries; ``owner`` [Q] is each query's video."""
+    owned = _owned(dot, owner)
+    text_to_video = dot.logsumexp(1) - dot.gather(1, owner[:, None]).squeeze(1)
+    # A video without a query keeps its whole column as positives: its term is 0, and not -inf - inf.
+    positives = dot.masked_fill(~owned & owned.any(0), -math.inf)
+    video_to_text = dot.logsumexp(0) - positives.logsumexp(0)
+    return text_to_video.mean() + video_to_text.mean()
+
+
+def paired_nce(dot: Tensor) -> Tensor:
+    """InfoNCE of ``dot`` [Q, Q] whose positives are the diagonal, with one denominator over row and column together."""
+    return (torch.cat([dot, dot.T], dim=1).logsumexp(1) - dot.diagonal()).mean()
+
+
+def _owned(scores: Tensor, owner: Tensor) -> Tensor:
+    """[Q, V] bool: this query is of this video."""
+    return owner[:, None] == torch.arange(scores.shape[1], device=scores.device)
+
+
+def _diagonal(branch: TrainingBranch) -> Tensor:
+    return torch.arange(len(branch.cosine), device=branch.cosine.device)
