@@ -1,6 +1,5 @@
 """``prvr-extract``."""
 
-import os
 from pathlib import Path
 
 import click
@@ -101,13 +100,12 @@ def main(
         return Outcome({"stores": stores, "total": len(sources), "ignored": found.ignored}, text)
 
     from prvr.extract import engines
-    from prvr.extract.prepare import start_again
+    from prvr.extract.prepare import default_workers, start_again
     from prvr.manifests.progress import progress
 
     if overwrite:
         start_again(job)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = workers or (min(8, cores) if job.device == "cpu" else 1)
+    workers = workers or default_workers(job, len(sources))
     reports = list(progress(engines.load(engine).extract(job, sources, workers), "extract", len(sources)))
     counts = {status: sum(report.status == status for report in reports) for status in ("extracted", "skipped", "failed")}
     failed = [report for report in reports if report.status == "failed"]

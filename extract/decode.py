@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import batched
 from pathlib import Path
 
@@ -12,11 +11,10 @@ import torch
 from torch import Tensor
 
 from prvr.extract import decoders
-from prvr.extract.decoders import Picture
+from prvr.extract.decoders import AUTO, Picture
 from prvr.extract.sampling import Pick, Sampling
-from prvr.manifests.errors import ConfigurationError, DecodeError, UnknownName
+from prvr.manifests.errors import DecodeError
 
-AUTO = "auto"
 _log = logging.getLogger(__name__)
 
 
@@ -42,19 +40,6 @@ class FrameBatch:
             raise ValueError(f"{count} frames, seconds {tuple(self.seconds.shape)}, wanted {tuple(self.wanted.shape)}")
 
 
-def names() -> tuple[str, ...]:
-    """What ``--decoder`` takes."""
-    return (AUTO, *decoders.names())
-
-
-def check(decoder: str) -> None:
-    """Raise ConfigurationError where that decoder is unknown, or not installed here (decord has no wheel outside x86-64)."""
-    if decoder not in names():
-        raise UnknownName("decoder", decoder, names())
-    if decoder == "decord" and find_spec("decord") is None:
-        raise ConfigurationError("decord is not installed (it has wheels for x86-64 alone); use --decoder auto or pyav")
-
-
 def decode(
     video: Path, samplings: Sequence[Sampling], *, decoder: str = AUTO, batch_size: int = 32
 ) -> Iterator[FrameBatch]:
@@ -75,7 +60,7 @@ def decode(
 
 
 def _auto(video: Path, samplings: Sequence[Sampling]) -> Iterator[Pick[Picture]]:
-    if find_spec("decord") is not None:
+    if decoders.available("decord"):
         started = False
         try:
             for pick in decoders.load("decord").frames(video, samplings):

@@ -1,21 +1,24 @@
 """From the words of a command to a job and its sources; everything that can be wrong is found before the work starts."""
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from prvr.datasets.ledger import Ledger
 from prvr.extract import backbones, recipes
-from prvr.extract.decode import check as check_decoder
+from prvr.extract.decoders import check as check_decoder
+from prvr.extract.job import Job, Plan, Source
 from prvr.extract.recipes import Recipe
-from prvr.extract.run import Job, Plan, Source
 from prvr.extract.sources import Found, find
-from prvr.extract.weights import Weights
+from prvr.extract.weights import resolve
 from prvr.manifests.errors import ConfigurationError, UnknownName
 from prvr.manifests.settings import merged
+
+MOST_WORKERS = 8
+VIDEOS_A_WORKER, CAPTIONED_A_WORKER = 4, 1000
+"""Fewer sources than that are done before another process has loaded its libraries."""
 
 
 def prepare(
@@ -63,7 +66,7 @@ def prepare(
     job = Job(
         stream=found.stream,
         plans=plans,
-        device=_device(device),
+        device=device,
         decoder=decoder,
         dtype=dtype,
         batch_size=batch_size,
@@ -71,7 +74,17 @@ def prepare(
         skip_failed=skip_failed,
     )
     index, parts = part
-    return job, found, list(found.sources)[index::parts][:limit]
+    sources: list[Source] = [*found.sources]
+    return job, found, sources[index::parts][:limit]
+
+
+def default_workers(job: Job, sources: int) -> int:
+    """One process a core, where there is enough for each to do; one where a GPU will do the work."""
+    if job.device.startswith("cuda") or (job.device == "auto" and Path("/proc/driver/nvidia/version").exists()):
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    worth_starting = sources // (VIDEOS_A_WORKER if job.stream == "video" else CAPTIONED_A_WORKER)
+    return max(1, min(MOST_WORKERS, cores, worth_starting))
 
 
 def start_again(job: Job) -> None:
@@ -83,8 +96,9 @@ def start_again(job: Job) -> None:
 
 
 def _plan(recipe: Recipe, given: Mapping[str, str], found: Found, out: Path, name: str | None) -> Plan:
-    module = backbones.load(recipe.backbone, found.stream)
-    weights: Weights = module.find(given.get(recipe.name, recipe.weights))
+    if getattr(recipe, found.stream) is None:
+        raise ConfigurationError(f"recipe {recipe.name!r} makes no {found.stream} features")
+    weights = resolve(given.get(recipe.name, recipe.weights), recipe.published)
     stem = name or (f"{found.dataset}.{recipe.name}.text" if found.dataset is not None else f"{recipe.name}.video")
     return Plan(recipe, weights, out / f"{stem.removesuffix('.zarr')}.zarr")
 
@@ -101,15 +115,3 @@ def _weights_by_recipe(values: Sequence[str], chosen: Sequence[Recipe]) -> dict[
         else:
             raise ConfigurationError(f"--weights {value!r}: with several backbones write BACKBONE=VALUE")
     return given
-
-
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigurationError(f"--device {name!r}: auto, cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError("--device cuda: no GPU can be used here")
-    return name

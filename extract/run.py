@@ -3,11 +3,8 @@
 The same operator serves every engine. A part is committed after 32 sources, 30 seconds or 256 MiB, whichever is first.
 """
 
-import logging
 import time
-
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,50 +14,13 @@ from prvr.datasets.ledger import Failure, Ledger
 from prvr.datasets.store import Features, FeatureSpec, FeatureStore
 from prvr.extract import backbones
 from prvr.extract.backbones import TextBackbone, VideoBackbone
-from prvr.extract.decode import AUTO, decode
-from prvr.extract.recipes import Recipe
+from prvr.extract.decode import decode
+from prvr.extract.job import Job, Plan, Report, Source
 from prvr.extract.sources import Captions, VideoFile
-from prvr.extract.weights import Weights
-from prvr.manifests.errors import PrvrError
+from prvr.manifests.errors import ConfigurationError, PrvrError
 from prvr.manifests.settings import build
 
 PART_SOURCES, PART_SECONDS, PART_BYTES = 32, 30.0, 256 << 20
-_log = logging.getLogger(__name__)
-
-type Source = VideoFile | Captions
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One backbone's part in a job: which recipe and weights fill which store."""
-
-    recipe: Recipe
-    weights: Weights
-    store: Path
-
-
-@dataclass(frozen=True)
-class Job:
-    """All that a process needs to know; can be sent to another process."""
-
-    stream: str
-    plans: tuple[Plan, ...]
-    device: str = "cpu"
-    decoder: str = AUTO
-    dtype: str = "float32"
-    batch_size: int = 32
-    threads: int = 1
-    skip_failed: bool = False
-
-
-@dataclass(frozen=True)
-class Report:
-    """What became of one source: ``extracted``, ``skipped`` or ``failed``, and why."""
-
-    source: str
-    status: str
-    error: str = ""
-
 
 @dataclass
 class _Output:
@@ -92,6 +52,7 @@ class Extractor:
         # A feature's last bits depend on the number of threads, so it is part of the store's spec.
         torch.set_num_threads(job.threads)
         self.job = job
+        self.device = _device(job.device)
         self.outputs = [self._output(plan) for plan in job.plans]
         self._waiting: list[Report] = []
         self._since = time.monotonic()
@@ -124,7 +85,7 @@ class Extractor:
         settings = plan.recipe.video if stream == "video" else plan.recipe.text
         options = build(kind, settings or {}, where=f"{plan.recipe.name}.{stream}")
         loader = module.load_video if stream == "video" else module.load_text
-        backbone: VideoBackbone | TextBackbone = loader(plan.weights, options, torch.device(job.device))
+        backbone: VideoBackbone | TextBackbone = loader(plan.weights, options, self.device)
         spec = FeatureSpec(
             stream=stream,
             backbone=plan.recipe.backbone,
@@ -195,6 +156,18 @@ class Extractor:
             or size >= PART_BYTES
             or time.monotonic() - self._since >= PART_SECONDS
         )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigurationError(f"--device {name!r}: auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError("--device cuda: no GPU can be used here")
+    return device
 
 
 def _versions() -> dict[str, str]:

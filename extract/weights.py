@@ -3,15 +3,16 @@
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from prvr.manifests.errors import ConfigurationError, MissingInput, PrvrError, UnknownName
+from prvr.manifests.errors import ConfigurationError, MissingInput, PrvrError
 from prvr.manifests.files import sha256_of, written_aside
+
+if TYPE_CHECKING:  # Loading torch takes seconds, and choosing weights does not need it.
+    from torch import Tensor
 
 RANDOM = "random:"
 _log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class Weights:
     path: Path | None
     seed: int | None
 
-    def sha256(self, state: Mapping[str, Tensor]) -> str:
+    def sha256(self, state: "Mapping[str, Tensor]") -> str:
         """SHA-256 of the file, of a folder's files, or of the random numbers themselves (``state``)."""
         if self.path is None:
             return _sha256_of_state(state)
@@ -54,54 +55,48 @@ _LOADED = (".json", ".safetensors", ".txt")
 """Endings of the files of a model folder that transformers reads."""
 
 
-def from_url(text: str, known: Mapping[str, Published]) -> Weights:
-    """Weights that come as one file; ``known`` are the names.
+def resolve(text: str, published: Mapping[str, Published]) -> Weights:
+    """Find weights: random numbers, an existing path, one of the ``published`` names, or a repository of the hub.
 
     Raises:
-        MissingInput, UnknownName, ConfigurationError: see ``local``.
-        PrvrError: the download failed or has another hash.
+        MissingInput: what looks like a path and is not there.
+        ConfigurationError: what can be none of these.
+        PrvrError: the download failed, or has another hash.
     """
-    found = local(text)
-    if found:
-        return found
-    if text not in known:
-        raise UnknownName("weights", text, [*known, "a path", "random:SEED"])
-    published = known[text]
-    target = cache() / f"{text}-{published.sha256}{Path(published.url).suffix}"
+    return local(text) or (_from_url(text, published[text]) if text in published else _from_hub(text))
+
+
+def _from_url(name: str, published: Published) -> Weights:
+    target = cache() / f"{name}-{published.sha256}{Path(published.url).suffix}"
     if not target.is_file():
-        _log.info("downloading %s (%s) to %s", text, published.licence, target)
+        from torch.hub import download_url_to_file
+
+        _log.info("downloading %s (%s) to %s", name, published.licence, target)
         with written_aside(target) as aside:
             try:
-                torch.hub.download_url_to_file(published.url, str(aside), published.sha256, progress=False)
+                download_url_to_file(published.url, str(aside), published.sha256, progress=False)
             except (OSError, RuntimeError) as error:
                 raise PrvrError(
                     f"{published.url}: {error}; without a network fetch it elsewhere and give its path with --weights"
                 ) from error
-    return Weights(text, target, None)
+    return Weights(name, target, None)
 
 
-def from_hub(text: str, patterns: Iterable[str]) -> Weights:
-    """Weights that come as a model folder in transformers' format; a name is a repository of the hub.
-
-    Raises:
-        MissingInput, ConfigurationError: see ``local``.
-        PrvrError: the hub cannot be reached, or does not have it.
-    """
+def _from_hub(name: str) -> Weights:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    found = local(text)
-    if found:
-        return found
     try:
-        path = snapshot_download(text, allow_patterns=list(patterns))
+        path = snapshot_download(name, allow_patterns=[f"*{ending}" for ending in _LOADED])
     except HFValidationError:
-        raise ConfigurationError(f"weights {text!r}: neither a path, nor random:SEED, nor a name of the hub") from None
+        raise ConfigurationError(
+            f"weights {name!r}: neither a path, nor random:SEED, nor a name that the recipe or the hub can know"
+        ) from None
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise PrvrError(
-            f"weights {text!r} cannot be fetched from the hub ({type(error).__name__}); without a network give a folder with --weights"
+            f"weights {name!r} cannot be fetched from the hub ({type(error).__name__}); without a network give a path with --weights"
         ) from error
-    return Weights(text, Path(path), None)
+    return Weights(name, Path(path), None)
 
 
 def local(text: str) -> Weights | None:
@@ -130,7 +125,7 @@ def cache() -> Path:
     return Path(os.environ.get("PRVR_CACHE", "~/.cache/prvr")).expanduser() / "weights"
 
 
-def read_state(path: Path) -> dict[str, Tensor]:
+def read_state(path: Path) -> "dict[str, Tensor]":
     """Tensors of a ``.safetensors`` file, or of a ``.pth`` file read without executing what is in it.
 
     Raises:
@@ -138,6 +133,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     """
     import pickle
 
+    import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -145,12 +141,12 @@ def read_state(path: Path) -> dict[str, Tensor]:
         state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ConfigurationError(f"{path}: not a file of weights ({str(error).splitlines()[0]})") from None
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise ConfigurationError(f"{path}: not a table of tensors")
     return state
 
 
-def _sha256_of_state(state: Mapping[str, Tensor]) -> str:
+def _sha256_of_state(state: "Mapping[str, Tensor]") -> str:
     digest = hashlib.sha256()
     for name in sorted(state):
         digest.update(name.encode())

@@ -85,8 +85,11 @@ class Demo:
             "before": [shapes],
             "after": [
                 [*extract, str(self.corpus / "videos"), "--backbone", "clip", "--weights", str(clip)],
-                [*extract, str(self.shards), "--backbone", "roberta", "--weights", str(roberta)],
-                [*extract, str(self.shards), "--backbone", "clip", "--weights", str(clip)],
+                [
+                    *extract,
+                    *(str(self.shards), "--backbone", "roberta", "--backbone", "clip"),
+                    *("--weights", f"roberta={roberta}", "--weights", f"clip={clip}"),
+                ],
                 [
                     *shapes,
                     *("--video-features", str(self.features / "clip.video.zarr")),

@@ -3,9 +3,9 @@
 A file has, for the streams that it serves:
 
 - ``VideoOptions`` and ``load_video(weights, options, device) -> VideoBackbone``;
-- ``TextOptions`` and ``load_text(weights, options, device) -> TextBackbone``;
+- ``TextOptions`` and ``load_text(weights, options, device) -> TextBackbone``.
 
-and ``find(name) -> Weights``, which knows where its published weights are.
+Its default recipe, of the same name in ``extract/recipes``, has the settings of both and says where weights are.
 """
 
 from collections.abc import Sequence

@@ -10,9 +10,6 @@ from transformers.utils import logging as transformers_logging
 from prvr.extract.weights import Weights
 from prvr.manifests.errors import ConfigurationError
 
-PATTERNS = ("*.json", "*.txt", "*.safetensors")
-
-
 def load_model[Model: PreTrainedModel](
     kind: type[Model], weights: Weights, random_config: Callable[[], PretrainedConfig], **settings: Any
 ) -> Model:
@@ -24,22 +21,29 @@ def load_model[Model: PreTrainedModel](
     if weights.path is None:
         if weights.seed is not None:
             torch.manual_seed(weights.seed)
-        return kind(random_config(), **settings).eval()
+        return _ready(kind(random_config(), **settings))
     verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity(transformers_logging.ERROR)
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        model, info = kind.from_pretrained(
+        loaded: Any = kind.from_pretrained(
             weights.path, local_files_only=True, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **settings
         )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ConfigurationError(f"{weights.path}: no {kind.__name__} can be loaded from there ({_first(error)})") from None
     finally:
         transformers_logging.set_verbosity(verbosity)
+    model: Model = loaded[0]
+    info: dict[str, Any] = loaded[1]
     lacking = sorted([*info["missing_keys"], *(key for key, *_ in info.get("mismatched_keys", ()))])
     if lacking:
         raise ConfigurationError(f"{weights.path}: lacks {len(lacking)} weights of a {kind.__name__}, the first {lacking[0]}")
-    return model.eval()
+    return _ready(model)
+
+
+def _ready[Model: PreTrainedModel](model: Model) -> Model:
+    model.train(False)
+    return model
 
 
 def _first(error: Exception) -> str:

@@ -18,8 +18,8 @@ from transformers import (
     CLIPVisionModelWithProjection,
 )
 
-from prvr.extract.backbones._transformers import PATTERNS, load_model
-from prvr.extract.weights import Weights, from_hub
+from prvr.extract.backbones._transformers import load_model
+from prvr.extract.weights import Weights
 from prvr.manifests.errors import ConfigurationError
 
 
@@ -35,22 +35,18 @@ class TextOptions:
     max_tokens: int = 77
 
 
-def find(name: str) -> Weights:
-    """Weights by name, path or ``random:SEED``."""
-    return from_hub(name, PATTERNS)
-
-
 class ClipFrames:
     """[N, 3, H, W] uint8 to [N, E]."""
 
     def __init__(
         self, model: CLIPVisionModelWithProjection, processor: CLIPImageProcessor, *, sha256: str, device: torch.device
     ) -> None:
-        self.model = model.to(device)
+        self.model = model
+        self.model.to(device)  # type: ignore[arg-type]
         self.processor = processor
         self.sha256 = sha256
         self.device = device
-        self.dim = int(model.config.projection_dim)
+        self.dim: int = model.config.projection_dim
 
     @torch.inference_mode()
     def __call__(self, frames: Tensor) -> Tensor:
@@ -66,12 +62,13 @@ class ClipSentences:
     def __init__(
         self, model: CLIPTextModelWithProjection, tokenizer: Any, *, max_tokens: int, sha256: str, device: torch.device
     ) -> None:
-        self.model = model.to(device)
+        self.model = model
+        self.model.to(device)  # type: ignore[arg-type]
         self.tokenizer = tokenizer
-        self.max_tokens = min(max_tokens, int(model.config.max_position_embeddings))
+        self.max_tokens = min(max_tokens, model.config.max_position_embeddings)
         self.sha256 = sha256
         self.device = device
-        self.dim = int(model.config.projection_dim)
+        self.dim: int = model.config.projection_dim
 
     @torch.inference_mode()
     def __call__(self, sentences: Sequence[str]) -> list[Tensor]:

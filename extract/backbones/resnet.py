@@ -10,15 +10,9 @@ from torch import Tensor, nn
 from torchvision.models import resnet152
 from torchvision.transforms.v2 import functional as pictures
 
-from prvr.extract.weights import Published, Weights, from_url, read_state
+from prvr.extract.weights import Weights, read_state
 from prvr.manifests.errors import ConfigurationError
 
-PUBLISHED = {
-    f"resnet152.imagenet1k_{version}": Published(
-        f"https://download.pytorch.org/models/resnet152-{sha256}.pth", sha256, "BSD-3-Clause; trained on ImageNet-1k"
-    )
-    for version, sha256 in (("v1", "394f9c45"), ("v2", "f82ba261"))
-}
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
@@ -27,11 +21,6 @@ class VideoOptions:
     """``size``: height and width that pictures are squashed to, bilinear."""
 
     size: tuple[int, int] = (224, 224)
-
-
-def find(name: str) -> Weights:
-    """Weights by name, path or ``random:SEED``."""
-    return from_url(name, PUBLISHED)
 
 
 class ResNet:
@@ -65,7 +54,7 @@ def load_video(weights: Weights, options: VideoOptions, device: torch.device) ->
         except RuntimeError as error:
             raise ConfigurationError(f"{weights.path}: not the weights of a ResNet-152 ({_first(error)})") from None
     sha256 = weights.sha256(network.state_dict())
-    network.fc = nn.Identity()  # type: ignore[assignment]
+    network.fc = nn.Identity()
     return ResNet(network, sha256=sha256, size=options.size, device=device)
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, RobertaConfig, RobertaModel
 
-from prvr.extract.backbones._transformers import PATTERNS, load_model
-from prvr.extract.weights import Weights, from_hub
+from prvr.extract.backbones._transformers import load_model
+from prvr.extract.weights import Weights
 from prvr.manifests.errors import ConfigurationError
 
 
@@ -24,11 +24,6 @@ class TextOptions:
     max_tokens: int = 32
 
 
-def find(name: str) -> Weights:
-    """Weights by name, path or ``random:SEED``."""
-    return from_hub(name, PATTERNS)
-
-
 class RobertaWords:
     """Sentences to [W, E] each."""
 
@@ -38,7 +33,8 @@ class RobertaWords:
         layers = model.config.num_hidden_layers + 1
         if not -layers <= options.layer < layers:
             raise ConfigurationError(f"layer {options.layer}: the model has {layers} hidden states")
-        self.model = model.to(device)
+        self.model = model
+        self.model.to(device)  # type: ignore[arg-type]
         self.tokenizer = tokenizer
         self.options = options
         self.sha256 = sha256

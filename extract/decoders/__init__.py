@@ -3,6 +3,7 @@ with the pictures turned as the file says, and raises DecodeError where it canno
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 
 from prvr.extract.sampling import Pick, Sampling
 from prvr.manifests import registry
+from prvr.manifests.errors import ConfigurationError, UnknownName
+
+AUTO = "auto"
 
 type Picture = NDArray[np.uint8]
 
@@ -27,3 +31,16 @@ names = partial(registry.names, __name__)
 def load(name: str) -> DecoderModule:
     """The decoder's module; raises UnknownName."""
     return cast(DecoderModule, registry.load(__name__, name, kind="decoder"))
+
+
+def available(name: str) -> bool:
+    """Whether a decoder is installed here: decord has no wheel outside x86-64."""
+    return name != "decord" or find_spec("decord") is not None
+
+
+def check(name: str) -> None:
+    """Raise UnknownName, or ConfigurationError where that decoder is not installed here. ``auto`` always is."""
+    if name not in (AUTO, *names()):
+        raise UnknownName("decoder", name, (AUTO, *names()))
+    if not available(name):
+        raise ConfigurationError(f"{name} is not installed here; use --decoder auto")

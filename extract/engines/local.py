@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from prvr.extract.run import Extractor, Job, Report, Source
+from prvr.extract.job import Job, Report, Source
 from prvr.manifests.errors import PrvrError
 
 _AHEAD = 2
@@ -20,13 +20,15 @@ def extract(job: Job, sources: Sequence[Source], workers: int) -> Iterator[Repor
     Raises:
         PrvrError: a worker died; what it had committed is kept.
     """
-    if workers == 1 or len(sources) == 1:
+    if workers == 1:
+        from prvr.extract.run import Extractor
+
         extractor = Extractor(job)
         for source in sources:
             yield from extractor.feed(source)
         yield from extractor.flush()
     else:
-        yield from _pool(job, sources, min(workers, len(sources)))
+        yield from _pool(job, sources, workers)
 
 
 def _pool(job: Job, sources: Sequence[Source], workers: int) -> Iterator[Report]:
@@ -37,7 +39,7 @@ def _pool(job: Job, sources: Sequence[Source], workers: int) -> Iterator[Report]
     try:
         for _ in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(job, theirs), daemon=True)
+            process: BaseProcess = context.Process(target=_work, args=(job, theirs), daemon=True)
             process.start()
             theirs.close()
             processes[ours] = process
@@ -70,6 +72,8 @@ def _pool(job: Job, sources: Sequence[Source], workers: int) -> Iterator[Report]
 
 
 def _work(job: Job, pipe: Connection) -> None:
+    from prvr.extract.run import Extractor
+
     # Ctrl-C reaches the whole group; the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

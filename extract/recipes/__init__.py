@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from prvr.extract.sampling import Sampling
+from prvr.extract.weights import Published
 from prvr.manifests import registry
 from prvr.manifests.files import digest_of
 from prvr.manifests.settings import build, merged
@@ -21,7 +22,8 @@ class Recipe:
     Args:
         name: of the file.
         backbone: module of ``extract/backbones``.
-        weights: name of the published weights.
+        weights: name of the weights that are taken where none are given.
+        published: names that stand for a download; any other name is a repository of the hub.
         sampling: which frames, for video.
         video, text: settings of the backbone for each stream; None where it has no such stream.
     """
@@ -29,6 +31,7 @@ class Recipe:
     name: str
     backbone: str
     weights: str
+    published: Mapping[str, Published] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
     video: Mapping[str, Any] | None = None
     text: Mapping[str, Any] | None = None
