@@ -1,0 +1,63 @@
+"""The configuration of a run, from all its sources."""
+
+from pathlib import Path
+
+import pytest
+from prvr.manifests.errors import ConfigurationError, UnknownName
+from prvr.train.config import RunConfig, presets, resolve
+
+
+def test_what_is_given_leads_and_the_preset_is_under_it() -> None:
+    config = resolve({"model": None, "lr": None, "epochs": 3}, {"ms-sl": {"heads": 2}}, "shapes")
+    assert config.preset == "ms-sl.shapes" and config.epochs == 3 and config.lr == 1e-3
+    assert config.modules["ms-sl"] == {"hidden": 192, "heads": 2}
+
+
+def test_without_a_preset_the_released_defaults() -> None:
+    config = resolve({}, {}, "unheard-of")
+    assert (config.preset, config.epochs, config.batch_size, config.lr, config.seed) == ("", 100, 128, 2.5e-4, 2018)
+    assert (config.data.max_words, config.data.normalise, config.loop.patience) == (30, True, 10)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_makes_a_model_and_its_losses(name: str) -> None:
+    from prvr.train.run import make_model, make_objectives
+
+    config = resolve({"preset": name}, {}, "any")
+    model = make_model(config, frame_width=16, word_width=12)
+    assert make_objectives(config, model) and name.startswith(config.base)
+
+
+def test_the_file_is_reusable(tmp_path: Path) -> None:
+    config = resolve({"model": "ms-sl", "seed": 5}, {"data": {"max_words": 9}, "ranking": {"margin": 0.3}}, "shapes")
+    config.write(tmp_path / "config.toml")
+    assert RunConfig.read(tmp_path / "config.toml") == config
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "message"),
+    [
+        ({"preset": "ms-sl.tvrr"}, {}, "did you mean 'ms-sl.tvr'"),
+        ({}, {"data": {"max_word": 3}}, "did you mean 'run.data.max_words'"),
+        ({}, {"epochz": 3}, "did you mean 'epochs'"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_a_near_one(
+    options: dict[str, str], settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UnknownName, match=message):
+        resolve(options, settings, "x")
+
+
+def test_a_table_that_nothing_reads_is_an_error() -> None:
+    from prvr.train.run import make_model, make_objectives
+
+    config = resolve({}, {"rankng": {"margin": 1}}, "x")
+    with pytest.raises(UnknownName, match="did you mean 'ranking'"):
+        make_objectives(config, make_model(config, frame_width=8, word_width=8))
+
+
+@pytest.mark.parametrize("options", [{"lr": 0.0}, {"epochs": 0}, {"precision": "fp16"}])
+def test_values_that_cannot_be(options: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError):
+        resolve(options, {}, "x")
