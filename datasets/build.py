@@ -96,7 +96,9 @@ def build(split: Split, out: Path, video_features: Sequence[Path], text_features
     for name in split.videos.keys() - set(names):
         _log.warning("split %s: none of its videos has features, so it gets no shards", name)
     if missing:
-        _log.warning("%d videos of the split have no features, so the shards lack them: %s", len(missing), _some(missing))
+        _log.warning(
+            "%d videos of the split have no features, so the shards lack them: %s", len(missing), _some(missing)
+        )
     split.write(out)
     return Built(out, split, {name: write_shards(out, split, name, videos, words) for name in names})
 

@@ -63,7 +63,9 @@ def parse(path: Path) -> Parsed:
         raise ConfigurationError(f"{path}: some lines name a split and some do not")
     divided = not lines[0].split
     if divided:
-        _log.info("%s: no line names a split; %d %% of the videos, by a hash of their id, become test", path, TEST_PERCENT)
+        _log.info(
+            "%s: no line names a split; %d %% of the videos, by a hash of their id, become test", path, TEST_PERCENT
+        )
 
     repairs: Counter[str] = Counter()
     videos: dict[str, list[Line]] = {}

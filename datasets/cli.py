@@ -16,12 +16,33 @@ from prvr.manifests.settings import build as build_settings
     "    --video-features features/clip.video.zarr --text-features features/holidays.roberta.text.zarr",
 )
 @click.argument("dataset", required=False)
-@click.option("--annotations", type=click.Path(path_type=Path), help="Folder of the annotations.  [default: annotations/DATASET]")
-@click.option("--captions", type=click.Path(path_type=Path), help="Your own data: JSONL of video_id, text, and optionally start, end, split.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the split and its shards.  [default: data/DATASET]")
-@click.option("--protocol", type=click.Choice(["published", "heldout"]), default="published", help="heldout takes 5 % of the training videos as dev.")
-@click.option("--video-features", type=click.Path(path_type=Path), multiple=True, metavar="STORE", help="Shard these features; several are joined.")
-@click.option("--text-features", type=click.Path(path_type=Path), metavar="STORE", help="Word features of the captions.")
+@click.option(
+    "--annotations", type=click.Path(path_type=Path), help="Folder of the annotations.  [default: annotations/DATASET]"
+)
+@click.option(
+    "--captions",
+    type=click.Path(path_type=Path),
+    help="Your own data: JSONL of video_id, text, and optionally start, end, split.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder for the split and its shards.  [default: data/DATASET]"
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["published", "heldout"]),
+    default="published",
+    help="heldout takes 5 % of the training videos as dev.",
+)
+@click.option(
+    "--video-features",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="STORE",
+    help="Shard these features; several are joined.",
+)
+@click.option(
+    "--text-features", type=click.Path(path_type=Path), metavar="STORE", help="Word features of the captions."
+)
 @click.option("--list", "list_", is_flag=True, help="List the datasets, and stop.")
 def main(
     common: Common,

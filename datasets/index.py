@@ -101,7 +101,9 @@ class Index:
     def _hold_against(self, folder: Path) -> None:
         head = folder / "split.json"
         if head.is_file() and read_json(head)["digest"] != self.split_digest:
-            raise CorruptData(f"{self.path(folder, self.split)}: stale, {head} was written since; build the shards again")
+            raise CorruptData(
+                f"{self.path(folder, self.split)}: stale, {head} was written since; build the shards again"
+            )
         for shard in self.shards:
             path = folder / shard.name
             if not path.is_file():
@@ -113,7 +115,9 @@ class Index:
 def verify(shard: Shard, folder: Path) -> None:
     """Hash a shard's bytes; raises CorruptData where they are not those that were written."""
     if sha256_of(folder / shard.name) != shard.sha256:
-        raise CorruptData(f"{folder / shard.name}: its bytes changed since the index was written; build the shards again")
+        raise CorruptData(
+            f"{folder / shard.name}: its bytes changed since the index was written; build the shards again"
+        )
 
 
 def _shard(values: Mapping[str, Any]) -> Shard:

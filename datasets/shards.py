@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors
@@ -54,7 +55,7 @@ class Sample:
 def encode(sample: Sample) -> tuple[bytes, bytes]:
     """The bytes of a sample's two files: tensors and line."""
     width = sample.words[0].shape[1] if sample.words else 0
-    tensors = {
+    tensors: dict[str, NDArray[Any]] = {
         "frames": sample.frames,
         "clips": sample.clips,
         "frame_times": sample.frame_times,
@@ -77,8 +78,10 @@ def decode(tensors: bytes, line: bytes) -> Sample:
         arrays = safetensors.numpy.load(tensors)
         video = Video.from_json(json.loads(line))
         words = np.split(arrays["words"], np.cumsum(arrays["word_counts"])[:-1]) if video.queries else []
-        names = ("frames", "clips", "frame_times", "clip_times")
-        return Sample(video, *(arrays[name] for name in names), words=tuple(words))
+        frames, clips, frame_times, clip_times = (
+            arrays[name] for name in ("frames", "clips", "frame_times", "clip_times")
+        )
+        return Sample(video, frames, clips, frame_times, clip_times, tuple(words))
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CorruptData(f"not a sample of these shards: {error}") from None
 
@@ -133,7 +136,9 @@ def write_shards(
             _log.info("%s; writing the shards anew", error)
         # The old index must not stand beside new shards.
         path.unlink()
-    samples = progress((_sample(video, video_stores, text_store) for video in present), f"shards of {name}", len(present))
+    samples = progress(
+        (_sample(video, video_stores, text_store) for video in present), f"shards of {name}", len(present)
+    )
     shards = tuple(_write_tars(folder, name, samples, shard_bytes))
     index = Index(
         dataset=split.dataset,
@@ -171,7 +176,9 @@ def _joined(video_id: str, stores: Sequence[FeatureStore]) -> tuple[Array, NDArr
     parts = []
     for store in stores:
         if len(store.times(video_id)) != len(times) or not np.allclose(store.times(video_id), times, atol=1e-3):
-            raise ConfigurationError(f"{video_id}: {store.path} and {stores[0].path} have rows at other times; extract both at one --fps")
+            raise ConfigurationError(
+                f"{video_id}: {store.path} and {stores[0].path} have rows at other times; extract both at one --fps"
+            )
         rows = store[video_id].astype(np.float32)
         parts.append(rows / (np.linalg.norm(rows, axis=1, keepdims=True) + _EPSILON))
     return np.concatenate(parts, axis=1), times

@@ -74,7 +74,9 @@ class Features:
 
     def __post_init__(self) -> None:
         if self.frames.ndim != 2 or self.times.shape != self.frames.shape[:1] or not len(self.frames):
-            raise ValueError(f"{self.id}: frames {self.frames.shape} and times {self.times.shape} are not [T, E] and [T]")
+            raise ValueError(
+                f"{self.id}: frames {self.frames.shape} and times {self.times.shape} are not [T, E] and [T]"
+            )
 
 
 @dataclass(frozen=True)

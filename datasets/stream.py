@@ -37,7 +37,9 @@ class ShardReader:
         file = self._file(shard)
         sample = decode(_read(file, member.tensors), _read(file, member.line))
         if sample.video.video_id != member.video_id:
-            raise CorruptData(f"{self.folder / shard.name}: {sample.video.video_id!r} where the index says {member.video_id!r}")
+            raise CorruptData(
+                f"{self.folder / shard.name}: {sample.video.video_id!r} where the index says {member.video_id!r}"
+            )
         return sample
 
     def __enter__(self) -> Self:

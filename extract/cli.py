@@ -13,16 +13,30 @@ _BACKBONES, _RECIPES = "prvr.extract.backbones", "prvr.extract.recipes"
 
 @command("prvr-extract", example="prvr-extract videos/ --backbone clip --out features/")
 @click.argument("source", nargs=-1)
-@click.option("--backbone", multiple=True, metavar="NAME", help="Backbone with its default recipe; repeat to run several on one decode.")
+@click.option(
+    "--backbone",
+    multiple=True,
+    metavar="NAME",
+    help="Backbone with its default recipe; repeat to run several on one decode.",
+)
 @click.option("--recipe", multiple=True, metavar="NAME", help="A recipe by name; implies its backbone.")
-@click.option("--weights", multiple=True, metavar="VALUE", help="NAME, PATH or random:SEED; BACKBONE=VALUE where there are several.")
+@click.option(
+    "--weights",
+    multiple=True,
+    metavar="VALUE",
+    help="NAME, PATH or random:SEED; BACKBONE=VALUE where there are several.",
+)
 @click.option("--out", type=click.Path(path_type=Path), default=Path("features"), help="Folder of the feature stores.")
 @click.option("--name", help="Name of the store.  [default: RECIPE.video or DATASET.RECIPE.text]")
 @click.option("--fps", type=float, help="Frames a second to look at.  [default: the recipe's]")
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
-@click.option("--decoder", default="auto", help="auto, or one by name; auto takes decord where it is exact, PyAV elsewhere.")
+@click.option(
+    "--decoder", default="auto", help="auto, or one by name; auto takes decord where it is exact, PyAV elsewhere."
+)
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", help="Of the stored features.")
-@click.option("--batch-size", type=click.IntRange(1), default=32, help="Frames of a video that go through a backbone together.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=32, help="Frames of a video that go through a backbone together."
+)
 @click.option("--workers", type=click.IntRange(1), help="Processes.  [default: one a core, at most 8; one on a GPU]")
 @click.option("--threads", type=click.IntRange(1), default=1, help="Threads of a model in one process.")
 @click.option("--engine", default="local", help="Where it runs.")
@@ -107,7 +121,9 @@ def main(
         start_again(job)
     workers = workers or default_workers(job, len(sources))
     reports = list(progress(engines.load(engine).extract(job, sources, workers), "extract", len(sources)))
-    counts = {status: sum(report.status == status for report in reports) for status in ("extracted", "skipped", "failed")}
+    counts = {
+        status: sum(report.status == status for report in reports) for status in ("extracted", "skipped", "failed")
+    }
     failed = [report for report in reports if report.status == "failed"]
     what = "videos" if found.stream == "video" else "captioned videos"
     result = {

@@ -22,6 +22,7 @@ from prvr.manifests.settings import build
 
 PART_SOURCES, PART_SECONDS, PART_BYTES = 32, 30.0, 256 << 20
 
+
 @dataclass
 class _Output:
     """One store being filled: what is finished and not yet committed."""
@@ -119,9 +120,7 @@ class Extractor:
                     rows[number].append(output.backbone(batch.frames[wanted]).float().cpu().numpy())
                     times[number].append(batch.seconds[wanted].numpy())
         for output, own_rows, own_times in zip(lacking, rows, times, strict=True):
-            output.pending.append(
-                Features(source.id, fingerprint, np.concatenate(own_rows), np.concatenate(own_times))
-            )
+            output.pending.append(Features(source.id, fingerprint, np.concatenate(own_rows), np.concatenate(own_times)))
         return Report(str(source.path), "extracted")
 
     def _captions(self, source: Captions) -> Report:
@@ -152,9 +151,7 @@ class Extractor:
     def _due(self) -> bool:
         size = sum(features.frames.nbytes for output in self.outputs for features in output.pending)
         return (
-            len(self._waiting) >= PART_SOURCES
-            or size >= PART_BYTES
-            or time.monotonic() - self._since >= PART_SECONDS
+            len(self._waiting) >= PART_SOURCES or size >= PART_BYTES or time.monotonic() - self._since >= PART_SECONDS
         )
 
 

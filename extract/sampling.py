@@ -39,9 +39,7 @@ class Pick[Frame]:
     wanted: tuple[bool, ...]
 
 
-def picks[Frame](
-    frames: Iterable[tuple[float, float, Frame]], samplings: Sequence[Sampling]
-) -> Iterator[Pick[Frame]]:
+def picks[Frame](frames: Iterable[tuple[float, float, Frame]], samplings: Sequence[Sampling]) -> Iterator[Pick[Frame]]:
     """Walk once through ``(start, duration, frame)`` in order of presentation, and pick for all samplings together.
 
     Only the frame on the screen is held. A video shorter than a sampling's first time gives that sampling its last frame.
@@ -65,9 +63,7 @@ def picks[Frame](
         yield Pick(frame, start, tuple(row == 0 for row in rows))
 
 
-def _due[Frame](
-    frame: Frame, end: float, rows: list[int], samplings: Sequence[Sampling]
-) -> Iterator[Pick[Frame]]:
+def _due[Frame](frame: Frame, end: float, rows: list[int], samplings: Sequence[Sampling]) -> Iterator[Pick[Frame]]:
     """The picks before ``end``, each time once; moves ``rows`` on."""
     while True:
         times = [sampling.time(row) for sampling, row in zip(samplings, rows, strict=True)]

@@ -11,7 +11,7 @@ from prvr.manifests.files import sha256_of
 from prvr.manifests.split import Split, Video
 
 VIDEO_ENDINGS = frozenset(
-    ".3gp .asf .avi .flv .gif .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv".split()
+    ".3gp .asf .avi .flv .gif .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv".split()  # noqa: SIM905
 )
 LIST_ENDINGS = frozenset({".txt", ".list", ".lst"})
 
@@ -102,7 +102,8 @@ def _files(argument: str) -> Iterator[tuple[Path, Path]]:
     elif path.is_file():
         yield path, path.parent
     else:
-        matches = sorted(Path(match) for match in glob.glob(argument, recursive=True))
+        # Path.glob takes no absolute pattern.
+        matches = sorted(Path(match) for match in glob.glob(argument, recursive=True))  # noqa: PTH207
         if not matches:
             raise MissingInput(f"{argument}: no such file or folder")
         yield from ((match, match.parent) for match in matches if match.is_file())

@@ -94,7 +94,8 @@ def _from_hub(name: str) -> Weights:
         ) from None
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise PrvrError(
-            f"weights {name!r} cannot be fetched from the hub ({type(error).__name__}); without a network give a path with --weights"
+            f"weights {name!r} cannot be fetched from the hub ({type(error).__name__}); "
+            "without a network give a path with --weights"
         ) from error
     return Weights(name, Path(path), None)
 
@@ -138,7 +139,11 @@ def read_state(path: Path) -> "dict[str, Tensor]":
     from safetensors.torch import load_file
 
     try:
-        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, map_location="cpu", weights_only=True)
+        state = (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
+        )
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ConfigurationError(f"{path}: not a file of weights ({str(error).splitlines()[0]})") from None
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):

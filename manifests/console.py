@@ -107,7 +107,9 @@ def listing(title: str, names: tuple[str, ...]) -> str:
 
 def _common_options() -> list[click.Parameter]:
     return [
-        click.Option(["--set", "assigned"], multiple=True, metavar="NAME.KEY=VALUE", help="Change one setting; repeatable."),
+        click.Option(
+            ["--set", "assigned"], multiple=True, metavar="NAME.KEY=VALUE", help="Change one setting; repeatable."
+        ),
         click.Option(
             ["--config"],
             type=click.Path(path_type=Path, dir_okay=False),
@@ -151,5 +153,3 @@ def _log_to_stderr(verbosity: int) -> None:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-

@@ -9,9 +9,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from prvr.manifests.console import Command
 
-COMMANDS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+COMMANDS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+    "scripts"
+]
 SCRIPTS = Path(sys.executable).parent
 
 
@@ -69,21 +72,27 @@ def test_list_prints_names_alone(name: str) -> None:
 
 def test_config_gives_options_and_tables(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('out = "elsewhere"\n[shapes]\ntrain = 2\n', encoding="utf-8")
-    words = [SCRIPTS / "prvr-build-split", "shapes", "--config", tmp_path / "c.toml", "--dry-run", "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    words = ["shapes", "--config", str(tmp_path / "c.toml"), "--dry-run", "--json"]
+    done = subprocess.run([SCRIPTS / "prvr-build-split", *words], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["out"] == "elsewhere"
 
 
 def test_config_with_an_unknown_option(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("outt = 1\n", encoding="utf-8")
-    words = [SCRIPTS / "prvr-build-split", "shapes", "--config", tmp_path / "c.toml"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    words = ["shapes", "--config", str(tmp_path / "c.toml")]
+    done = subprocess.run([SCRIPTS / "prvr-build-split", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "did you mean 'out'" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_environment_variables_are_options() -> None:
     import os
 
-    words = [SCRIPTS / "prvr-build-split", "shapes", "--dry-run", "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env={**os.environ, "PRVR_OUT": "from-env"})
+    words = ["shapes", "--dry-run", "--json"]
+    done = subprocess.run(
+        [SCRIPTS / "prvr-build-split", *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PRVR_OUT": "from-env"},
+    )
     assert json.loads(done.stdout)["out"] == "from-env"

@@ -5,10 +5,16 @@ from pathlib import Path
 
 
 def test_every_folder_with_code_is_packaged(root: Path) -> None:
-    packaged = set(tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"])
+    packaged = set(
+        tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+    )
     top = ("manifests", "datasets", "extract", "train")
-    found = {".".join(("prvr", *file.parent.relative_to(root).parts)) for one in top for file in (root / one).rglob("*.py")}
-    found |= {".".join(("prvr", *file.parent.relative_to(root).parts)) for one in top for file in (root / one).rglob("*.toml")}
+    found = {
+        ".".join(("prvr", *file.parent.relative_to(root).parts)) for one in top for file in (root / one).rglob("*.py")
+    }
+    found |= {
+        ".".join(("prvr", *file.parent.relative_to(root).parts)) for one in top for file in (root / one).rglob("*.toml")
+    }
     assert found == packaged
 
 

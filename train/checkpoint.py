@@ -80,7 +80,9 @@ def save_state(
 ) -> None:
     """Write where training stands; the one before it is removed when this one is whole."""
     folder = run / "state"
-    tensors = {f"{part}.{name}": value for part, module in modules.items() for name, value in module.state_dict().items()}
+    tensors = {
+        f"{part}.{name}": value for part, module in modules.items() for name, value in module.state_dict().items()
+    }
     numbers: dict[str, dict[str, float]] = {}
     for index, values in optimizer.state_dict()["state"].items():
         for name, value in values.items():
@@ -113,7 +115,9 @@ def load_state(run: Path, modules: Mapping[str, nn.Module], optimizer: torch.opt
         raise CorruptData(f"{path}: absent or changed since it was written; start again with --overwrite")
     tensors = load_file(path)
     for part, module in modules.items():
-        module.load_state_dict({name.removeprefix(f"{part}."): value for name, value in tensors.items() if name.startswith(f"{part}.")})
+        module.load_state_dict(
+            {name.removeprefix(f"{part}."): value for name, value in tensors.items() if name.startswith(f"{part}.")}
+        )
     state: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in head["optimizer"].items()}
     for name, value in tensors.items():
         if name.startswith("optimizer."):

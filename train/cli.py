@@ -14,17 +14,25 @@ _PRESETS = "prvr.train.presets"
 
 
 @command("prvr-train", example="prvr-train --shards data/holidays --model ms-sl --out runs/holidays")
-@click.option("--shards", type=click.Path(path_type=Path), metavar="DIR", help="Folder of prvr-build-split, with shards.")
+@click.option(
+    "--shards", type=click.Path(path_type=Path), metavar="DIR", help="Folder of prvr-build-split, with shards."
+)
 @click.option("--model", metavar="BASE[+OBJECTIVE…]", help="What to train.  [default: ms-sl]")
 @click.option("--preset", help="Hyper-parameters by name.  [default: MODEL.DATASET where there is one]")
-@click.option("--out", type=click.Path(path_type=Path), metavar="RUN", help="Folder of the run.  [default: runs/DATASET.MODEL]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="RUN", help="Folder of the run.  [default: runs/DATASET.MODEL]"
+)
 @click.option("--epochs", type=click.IntRange(1), help="At most so many.  [default: the preset's, or 100]")
 @click.option("--batch-size", type=click.IntRange(1), help="Videos a step.  [default: the preset's, or 128]")
 @click.option("--lr", type=float, help="Learning rate.  [default: the preset's, or 2.5e-4]")
 @click.option("--seed", type=click.IntRange(0), help="Of weights, order and dropout.  [default: the preset's, or 2018]")
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="bf16 autocasts on a GPU.  [default: fp32]")
-@click.option("--select-on", type=click.Choice(["dev", "test"]), help="Split that chooses the epoch.  [default: dev if there is one]")
+@click.option(
+    "--select-on",
+    type=click.Choice(["dev", "test"]),
+    help="Split that chooses the epoch.  [default: dev if there is one]",
+)
 @click.option("--allow-overlap", is_flag=True, help="Train though a video stands in train and in the reported split.")
 @click.option("--overwrite", is_flag=True, help="Delete the run, and start again.")
 @click.option("--list", "list_", is_flag=True, help="List models, objectives and presets, and stop.")
@@ -76,10 +84,17 @@ def main(
 
 @command("prvr-eval", example="prvr-eval runs/holidays --shards data/holidays --split test")
 @click.argument("run", type=click.Path(path_type=Path), required=False)
-@click.option("--shards", type=click.Path(path_type=Path), metavar="DIR", help="Folder of prvr-build-split, with shards.")
+@click.option(
+    "--shards", type=click.Path(path_type=Path), metavar="DIR", help="Folder of prvr-build-split, with shards."
+)
 @click.option("--split", default="test", help="Split to rank.")
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
-@click.option("--save-scores", type=click.Path(path_type=Path), metavar="FILE.npz", help="Write scores [Q, V], query_ids and video_ids.")
+@click.option(
+    "--save-scores",
+    type=click.Path(path_type=Path),
+    metavar="FILE.npz",
+    help="Write scores [Q, V], query_ids and video_ids.",
+)
 def evaluate(
     common: Common, run: Path | None, shards: Path | None, split: str, device: str, save_scores: Path | None
 ) -> Outcome:
@@ -107,7 +122,9 @@ def evaluate(
 
 
 @command("prvr-demo", example="prvr-demo --out demo --seed 0")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("demo"), metavar="DIR", help="Folder for all that it makes.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("demo"), metavar="DIR", help="Folder for all that it makes."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of the corpus and of all training.")
 def demo(common: Common, out: Path, seed: int) -> Outcome:
     """Walk the whole road on a generated corpus: draw videos, extract, split, shard, train, evaluate.

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from prvr.datasets.store import FeatureStore
 from prvr.manifests.errors import PrvrError
@@ -78,7 +79,17 @@ class Demo:
             shapes += ["--set", f"shapes.{key}={value}"]
         clip, roberta = self.models / "clip", self.models / "roberta"
         extract = ["prvr-extract", "--out", str(self.features)]
-        train = ["prvr-train", "--shards", str(self.shards), "--model", "ms-sl", "--seed", str(self.seed), "--out", str(self.run)]
+        train = [
+            "prvr-train",
+            "--shards",
+            str(self.shards),
+            "--model",
+            "ms-sl",
+            "--seed",
+            str(self.seed),
+            "--out",
+            str(self.run),
+        ]
         if self.size.epochs is not None:
             train += ["--epochs", str(self.size.epochs)]
         return {
@@ -136,10 +147,10 @@ class Demo:
 
     def _make_models(self) -> None:
         if not (self.models / "clip").is_dir():
-            _say(f"# a CLIP of under a million weights, trained on stills and captions of the training split: {self.models / 'clip'}")
+            _say(f"# into {self.models / 'clip'}: a tiny CLIP, trained on stills and captions of the training split")
             make_clip(self.corpus, self.models / "clip", steps=self.size.clip_steps, seed=self.seed)
         if not (self.models / "roberta").is_dir():
-            _say(f"# a small RoBERTa, trained on the captions of the training split: {self.models / 'roberta'}")
+            _say(f"# into {self.models / 'roberta'}: a tiny RoBERTa, trained on captions of the training split")
             captions = [query.text for video in Split.read(self.shards).videos["train"] for query in video.queries]
             make_roberta(captions, self.models / "roberta", seed=self.seed, steps=self.size.roberta_steps)
 
@@ -169,13 +180,14 @@ The same road with your own folder videos/, and captions.jsonl with lines of vid
   prvr-build-split mine --captions captions.jsonl
   prvr-extract videos/ --backbone clip
   prvr-extract data/mine --backbone roberta
-  prvr-build-split mine --captions captions.jsonl --video-features features/clip.video.zarr --text-features features/mine.roberta.text.zarr
+  prvr-build-split mine --captions captions.jsonl --video-features features/clip.video.zarr \\
+      --text-features features/mine.roberta.text.zarr
   prvr-train --shards data/mine --out runs/mine
 """
 
 
-def _unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
 
 def _say(line: str) -> None:

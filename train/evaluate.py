@@ -66,8 +66,9 @@ def rank_split(model: VideoTextModel, reader: ShardReader, collate: Collate, dev
         batch = collate(samples)
         owners.append(batch.owner + rows[0])
         query_ids += [query.query_id for sample in samples for query in sample.video.queries]
-        for words, mask in zip(batch.words.split(QUERY_BATCH), batch.word_mask.split(QUERY_BATCH), strict=True):
-            texts.append(model.encode_text(words.to(device), mask.to(device)))
+        for first in range(0, len(batch.owner), QUERY_BATCH):
+            part = slice(first, first + QUERY_BATCH)
+            texts.append(model.encode_text(batch.words[part].to(device), batch.word_mask[part].to(device)))
     # A second pass, so that one batch of the gallery is held at a time: its codes are far larger than the queries'.
     columns: list[Tensor] = []
     for batch in stream(reader, positions, collate):

@@ -114,7 +114,9 @@ class Trainer:
             loss = torch.stack(list(terms.values())).sum()
         if not math.isfinite(loss.item()):
             values = {name: term.item() for name, term in terms.items()}
-            raise PrvrError(f"step {position.step}: the loss is {loss.item()}, of {values}; nothing of this epoch was saved")
+            raise PrvrError(
+                f"step {position.step}: the loss is {loss.item()}, of {values}; nothing of this epoch was saved"
+            )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
@@ -142,11 +144,11 @@ class _Log:
     def __enter__(self) -> "_Log":
         from torch.utils.tensorboard import SummaryWriter
 
-        self.board = SummaryWriter(str(self.run / "tensorboard"), purge_step=self.epoch + 1)  # type: ignore[no-untyped-call]
+        self.board = SummaryWriter(str(self.run / "tensorboard"), purge_step=self.epoch + 1)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.board.close()  # type: ignore[no-untyped-call]
+        self.board.close()
 
     def write(
         self, position: Position, terms: Mapping[str, float], metrics: Mapping[str, float], lr: float, seconds: float
@@ -161,8 +163,11 @@ class _Log:
         }
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        for name, value in {**{f"loss/{k}": v for k, v in terms.items()}, **{f"recall/{k}": v for k, v in metrics.items()}}.items():
-            self.board.add_scalar(name, value, position.epoch)  # type: ignore[no-untyped-call]
+        for name, value in {
+            **{f"loss/{k}": v for k, v in terms.items()},
+            **{f"recall/{k}": v for k, v in metrics.items()},
+        }.items():
+            self.board.add_scalar(name, value, position.epoch)
         _log.info(
             "epoch %d: loss %.4f, SumR %.1f, R@1 %.1f (best SumR %.1f, epoch %d), %.0f s",
             position.epoch, terms["loss"], metrics["SumR"], metrics["R@1"],

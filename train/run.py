@@ -58,9 +58,7 @@ def make_objectives(config: RunConfig, model: VideoTextModel) -> dict[str, Objec
     return made
 
 
-def train(
-    config: RunConfig, shards: Path, run: Path, *, device: str, allow_overlap: bool, overwrite: bool
-) -> Trained:
+def train(config: RunConfig, shards: Path, run: Path, *, device: str, allow_overlap: bool, overwrite: bool) -> Trained:
     """Train to the end, or go on where a run stopped.
 
     Raises:
@@ -72,7 +70,8 @@ def train(
         overlap = sorted(set(training.index.video_ids) & set(selecting.index.video_ids))
         if overlap and not allow_overlap:
             raise ConfigurationError(
-                f"{len(overlap)} videos stand in train and in {split}, the first {overlap[0]!r}; --allow-overlap trains all the same"
+                f"{len(overlap)} videos stand in train and in {split}, the first {overlap[0]!r}; "
+                "--allow-overlap trains all the same"
             )
         if not training.index.queries or not selecting.index.queries:
             raise MissingInput(f"{shards}: a split without queries cannot be trained or selected on")
@@ -220,11 +219,19 @@ def _card(about: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) ->
     config, features = about["config"], about["features"]
     specs = [*features["video"], features["text"]]
     lines = [f"# {config['model']} on {about['dataset']}", ""]
-    lines += [f"- {spec['stream']} features: {spec['recipe']}, weights {spec['weights']} (sha256 {spec['weights_sha256'][:12]})" for spec in specs]
+    lines += [
+        f"- {spec['stream']} features: {spec['recipe']}, weights {spec['weights']} (sha256 {spec['weights_sha256'][:12]})"
+        for spec in specs
+    ]
     lines += [f"- epoch chosen on split {about['selected_on']}; seed {config['seed']}", ""]
-    lines += ["| split | R@1 | R@5 | R@10 | R@100 | SumR | videos | queries | missing |", "|---|---|---|---|---|---|---|---|---|"]
+    lines += [
+        "| split | R@1 | R@5 | R@10 | R@100 | SumR | videos | queries | missing |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
     for split, result in results.items():
         for name, row in ((split, result["t2v"]), (f"{split}, chance", result["chance"])):
             numbers = " | ".join(f"{value:.1f}" for value in row.values())
-            lines.append(f"| {name} | {numbers} | {result['videos']} | {result['queries']} | {result['missing_videos']} |")
+            lines.append(
+                f"| {name} | {numbers} | {result['videos']} | {result['queries']} | {result['missing_videos']} |"
+            )
     return "\n".join(lines) + "\n"

@@ -46,7 +46,7 @@ class ClipFrames:
         self.processor = processor
         self.sha256 = sha256
         self.device = device
-        self.dim: int = model.config.projection_dim
+        self.dim = _width(model.config.projection_dim)
 
     @torch.inference_mode()
     def __call__(self, frames: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ class ClipSentences:
         self.max_tokens = min(max_tokens, model.config.max_position_embeddings)
         self.sha256 = sha256
         self.device = device
-        self.dim: int = model.config.projection_dim
+        self.dim = _width(model.config.projection_dim)
 
     @torch.inference_mode()
     def __call__(self, sentences: Sequence[str]) -> list[Tensor]:
@@ -90,8 +90,16 @@ def load_video(weights: Weights, options: VideoOptions, device: torch.device) ->
 def load_text(weights: Weights, options: TextOptions, device: torch.device) -> ClipSentences:
     """The text tower."""
     if weights.path is None:
-        raise ConfigurationError("clip sentences need a vocabulary, which random weights do not have; give a folder with --weights")
+        raise ConfigurationError(
+            "clip sentences need a vocabulary, which random weights do not have; give a folder with --weights"
+        )
     model = load_model(CLIPTextModelWithProjection, weights, CLIPTextConfig)
     tokenizer = AutoTokenizer.from_pretrained(weights.path)
     sha256 = weights.sha256(model.state_dict())
     return ClipSentences(model, tokenizer, max_tokens=options.max_tokens, sha256=sha256, device=device)
+
+
+def _width(projection: int | None) -> int:
+    if projection is None:
+        raise ConfigurationError("these weights have no projection: not a CLIP")
+    return projection

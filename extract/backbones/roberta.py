@@ -63,7 +63,9 @@ class RobertaWords:
 def load_text(weights: Weights, options: TextOptions, device: torch.device) -> RobertaWords:
     """The encoder and its vocabulary."""
     if weights.path is None:
-        raise ConfigurationError("roberta needs a vocabulary, which random weights do not have; give a folder with --weights")
+        raise ConfigurationError(
+            "roberta needs a vocabulary, which random weights do not have; give a folder with --weights"
+        )
     model = load_model(RobertaModel, weights, RobertaConfig, add_pooling_layer=False)
     tokenizer = AutoTokenizer.from_pretrained(weights.path)
     return RobertaWords(model, tokenizer, options, sha256=weights.sha256(model.state_dict()), device=device)

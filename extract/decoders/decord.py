@@ -79,7 +79,9 @@ def _container_times(video: Path) -> list[tuple[float, float]]:
         raise DecodeError("an edit list, or packets without a time")
     if _open_groups(times, keys):
         raise DecodeError("pictures that reach across a keyframe, which decord misses when it seeks")
-    return sorted((float(time * base), float((packet.duration or 0) * base)) for time, packet in zip(times, packets, strict=True))
+    return sorted(
+        (float(time * base), float((packet.duration or 0) * base)) for time, packet in zip(times, packets, strict=True)
+    )
 
 
 def _open_groups(times: Sequence[int], keys: Sequence[bool]) -> bool:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from prvr.datasets.build import make_split
 from prvr.datasets.captions import parse
 from prvr.manifests.errors import ConfigurationError, MissingInput
@@ -24,7 +25,10 @@ def test_lines_become_videos_by_split(tmp_path: Path) -> None:
     )
     parsed = parse(path)
     (first,), (second,) = parsed.videos["train"], parsed.videos["test"]
-    assert [(q.query_id, q.text, q.start) for q in first.queries] == [("a#enc#0", "a dog runs", 1.0), ("a#enc#1", "it sits", None)]
+    assert [(q.query_id, q.text, q.start) for q in first.queries] == [
+        ("a#enc#0", "a dog runs", 1.0),
+        ("a#enc#1", "it sits", None),
+    ]
     assert second.queries[0].query_id == "own"
     assert parsed.repairs == {"white space in text": 1}
 
@@ -76,7 +80,9 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def test_heldout_takes_some_training_videos_and_no_others(tmp_path: Path) -> None:
-    lines = (f'{{"video_id": "v{n}", "text": "x", "split": "{"test" if n % 5 == 0 else "train"}"}}' for n in range(1000))
+    lines = (
+        f'{{"video_id": "v{n}", "text": "x", "split": "{"test" if n % 5 == 0 else "train"}"}}' for n in range(1000)
+    )
     parsed = parse(_file(tmp_path, *lines))
     split = make_split("own", parsed, protocol="heldout")
     ids = {name: {video.video_id for video in videos} for name, videos in split.videos.items()}

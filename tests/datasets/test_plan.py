@@ -1,6 +1,7 @@
 """The order of reading."""
 
 import pytest
+
 from prvr.datasets.plan import batches, epoch_order
 
 

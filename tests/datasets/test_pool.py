@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from prvr.datasets.pool import to_clips, to_frames
 
 

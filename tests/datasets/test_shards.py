@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import webdataset
+
 from prvr.datasets.build import build
 from prvr.datasets.index import Index
 from prvr.datasets.pool import to_clips
@@ -29,7 +30,9 @@ def test_plain_webdataset_reads_every_video(world: Any) -> None:
     stores = FeatureStore.open(world.videos), FeatureStore.open(world.words)
     urls = [str(path) for path in sorted(world.data.glob("train-*.tar"))]
     samples = list(webdataset.WebDataset(urls, shardshuffle=False))
-    assert [json.loads(sample["json"])["video_id"] for sample in samples] == [v.video_id for v in world.split.videos["train"]]
+    assert [json.loads(sample["json"])["video_id"] for sample in samples] == [
+        v.video_id for v in world.split.videos["train"]
+    ]
     for sample in samples:
         tensors, line = safetensors.numpy.load(sample["safetensors"]), json.loads(sample["json"])
         steps, times = stores[0][line["video_id"]], stores[0].times(line["video_id"])
@@ -109,7 +112,9 @@ def test_videos_without_features_are_missing_not_an_error(world: Any, tmp_path: 
 def test_several_stores_are_normalised_and_joined(world: Any, tmp_path: Path, spec: Callable[..., FeatureSpec]) -> None:
     first = FeatureStore.open(world.videos)
     second = FeatureStore.create(tmp_path / "b.zarr", spec("video", 3, backbone="other"))
-    second.commit([Features(id_, "m", np.full((len(first[id_]), 3), 2.0, np.float32), first.times(id_)) for id_ in first.ids])
+    second.commit(
+        [Features(id_, "m", np.full((len(first[id_]), 3), 2.0, np.float32), first.times(id_)) for id_ in first.ids]
+    )
     build(world.split, tmp_path / "data", [world.videos, second.path], world.words)
     with ShardReader(tmp_path / "data", "train") as reader:
         frames, raw = reader[0].frames, first["train.0"]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from prvr.datasets.batch import Batch
 from prvr.datasets.plan import batches
 from prvr.datasets.pool import to_clips, to_frames
@@ -42,7 +43,7 @@ def test_the_golden_batches_of_the_released_code(shared: Path) -> None:
     for video_id in info["train_video_order"]:
         steps = videos[video_id]
         own = [caption for caption in captions if caption.split("#")[0] == video_id]
-        times = np.arange(len(steps)) + 0.5
+        times = np.arange(len(steps), dtype=np.float64)
         frames, clips = to_frames(steps, times), to_clips(steps, times)
         words = tuple(queries[caption.replace("#", "__")] for caption in own)
         line = Video(video_id, None, tuple(Query(caption, "x") for caption in own))

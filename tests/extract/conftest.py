@@ -27,7 +27,14 @@ def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     torch.manual_seed(0)
     config = CLIPConfig(
-        text_config={**sizes, "projection_dim": 12, "vocab_size": len(tokens), "max_position_embeddings": 77, "bos_token_id": 0, "eos_token_id": 1},
+        text_config={
+            **sizes,
+            "projection_dim": 12,
+            "vocab_size": len(tokens),
+            "max_position_embeddings": 77,
+            "bos_token_id": 0,
+            "eos_token_id": 1,
+        },
         vision_config={**sizes, "projection_dim": 12, "image_size": 32, "patch_size": 16},
         projection_dim=12,
     )

@@ -8,14 +8,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 from click.testing import Result
+
 from prvr.datasets.store import FeatureStore
 from prvr.extract.cli import main
-from prvr.extract.decode import FrameBatch
+from prvr.extract.decode import FrameBatch, decode
 from prvr.extract.sampling import Sampling
 from prvr.manifests.split import Query, Split, Video
 
@@ -23,7 +24,7 @@ type Invoke = Callable[..., Result]
 SCRIPT = Path(sys.executable).parent / "prvr-extract"
 
 
-def _json(result: Result, exit_code: int = 0) -> dict[str, object]:
+def _json(result: Result, exit_code: int = 0) -> dict[str, Any]:
     assert result.exit_code == exit_code, result.output
     found = json.loads(result.stdout.splitlines()[-1])
     assert isinstance(found, dict)
@@ -34,11 +35,11 @@ def _decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the videos that are decoded from now on."""
     from prvr.extract import run
 
-    real, names = run.decode, []
+    names: list[str] = []
 
     def counted(video: Path, samplings: Sequence[Sampling], *, decoder: str, batch_size: int) -> Iterator[FrameBatch]:
         names.append(video.name)
-        return real(video, samplings, decoder=decoder, batch_size=batch_size)
+        return decode(video, samplings, decoder=decoder, batch_size=batch_size)
 
     monkeypatch.setattr(run, "decode", counted)
     return names
@@ -59,16 +60,16 @@ def test_every_file_is_accounted_for_and_the_next_run_tries_the_failures_alone(
     first = _json(invoke(main, *words), 3)
     assert first["videos"] == {"total": 7, "extracted": 6, "skipped": 0, "failed": 1}
     assert first["ignored"] == 1 and first["stores"] == [str(tmp_path / "f" / "clip.video.zarr")]
-    (error,) = first["errors"]  # type: ignore[misc]
+    (error,) = first["errors"]
     assert error["source"].endswith("broken.mp4") and "Invalid data" in error["error"]
-    assert zarr.open_group(first["stores"][0], mode="r").attrs["spec"]["dim"] == 12  # type: ignore[index, call-overload]
+    assert FeatureStore.open(first["stores"][0]).spec.dim == 12
     ledger = (tmp_path / "f" / "clip.video.ledger.jsonl").read_text(encoding="utf-8")
     assert json.loads(ledger)["id"] == "broken"
 
     decoded = _decoded(monkeypatch)
     again = _json(invoke(main, *words), 3)
     assert again["videos"] == {"total": 7, "extracted": 0, "skipped": 6, "failed": 1} and decoded == ["broken.mp4"]
-    assert _json(invoke(main, *words, "--skip-failed"))["videos"]["skipped"] == 7  # type: ignore[index]
+    assert _json(invoke(main, *words, "--skip-failed"))["videos"]["skipped"] == 7
 
 
 def test_rows_and_times_are_those_of_the_grid(invoke: Invoke, videos: Path, clip_folder: Path, tmp_path: Path) -> None:
@@ -85,9 +86,19 @@ def test_two_backbones_share_one_decode(
     decoded = _decoded(monkeypatch)
     common = ("--weights", f"clip={clip_folder}", "--json", "--workers", 1)
     sizes = ("--set", "resnet.video.size=[32, 32]", "--set", "resnet.sampling.fps=1")
-    both = ("--backbone", "resnet", "--backbone", "clip", "--weights", "resnet=random:0", *sizes, "--out", tmp_path / "both")
+    both = (
+        "--backbone",
+        "resnet",
+        "--backbone",
+        "clip",
+        "--weights",
+        "resnet=random:0",
+        *sizes,
+        "--out",
+        tmp_path / "both",
+    )
     result = _json(invoke(main, videos / "v1.mp4", videos / "v2.mp4", *both, *common))
-    assert len(result["stores"]) == 2 and decoded == ["v1.mp4", "v2.mp4"]  # type: ignore[arg-type]
+    assert len(result["stores"]) == 2 and decoded == ["v1.mp4", "v2.mp4"]
     invoke(main, videos / "v1.mp4", videos / "v2.mp4", "--backbone", "clip", *common, "--out", tmp_path / "one")
     _same(tmp_path / "both" / "clip.video.zarr", tmp_path / "one" / "clip.video.zarr")
     resnet = FeatureStore.open(tmp_path / "both" / "resnet.video.zarr")
@@ -95,7 +106,9 @@ def test_two_backbones_share_one_decode(
 
 
 def test_captions_of_a_split(invoke: Invoke, roberta_folder: Path, clip_folder: Path, tmp_path: Path) -> None:
-    videos = tuple(Video(f"v{n}", None, tuple(Query(f"v{n}#{q}", f"a red square {q}") for q in range(3))) for n in range(4))
+    videos = tuple(
+        Video(f"v{n}", None, tuple(Query(f"v{n}#{q}", f"a red square {q}") for q in range(3))) for n in range(4)
+    )
     Split("own", "published", {"train": videos[:3], "test": videos[3:]}).write(tmp_path / "data")
     words = (tmp_path / "data", "--backbone", "roberta", "--backbone", "clip", "--out", tmp_path / "f", "--json")
     weights = ("--weights", f"roberta={roberta_folder}", "--weights", f"clip={clip_folder}")
@@ -117,12 +130,14 @@ def test_a_changed_video_is_extracted_again(invoke: Invoke, videos: Path, clip_f
     assert len(FeatureStore.open(tmp_path / "f" / "clip.video.zarr")["v0"]) > len(before)
 
 
-def test_parts_of_several_machines_are_one_store(invoke: Invoke, videos: Path, clip_folder: Path, tmp_path: Path) -> None:
+def test_parts_of_several_machines_are_one_store(
+    invoke: Invoke, videos: Path, clip_folder: Path, tmp_path: Path
+) -> None:
     (videos / "broken.mp4").unlink()
     words = (videos, "--backbone", "clip", "--weights", clip_folder, "--json")
     for part in range(3):
         result = _json(invoke(main, *words, "--out", tmp_path / "parts", "--num-parts", 3, "--part-index", part))
-        assert result["videos"]["total"] == 2  # type: ignore[index]
+        assert result["videos"]["total"] == 2
     _json(invoke(main, *words, "--out", tmp_path / "whole", "--workers", 2))
     _same(tmp_path / "parts" / "clip.video.zarr", tmp_path / "whole" / "clip.video.zarr")
 
@@ -142,14 +157,26 @@ def test_parts_of_several_machines_are_one_store(invoke: Invoke, videos: Path, c
         (["{videos}", "--backbone", "clip", "--weights", "{clip}", "--decoder", "x"], "unknown decoder 'x'"),
         (["{videos}", "--backbone", "clip", "--weights", "{clip}", "--device", "x"], "--device 'x'"),
         (["{videos}", "--backbone", "clip", "--backbone", "resnet", "--weights", "{clip}"], "BACKBONE=VALUE"),
-        (["{videos}", "--backbone", "clip", "--weights", "{clip}", "--set", "clip.sampling.fsp=1"], "clip.sampling.fps"),
+        (
+            ["{videos}", "--backbone", "clip", "--weights", "{clip}", "--set", "clip.sampling.fsp=1"],
+            "clip.sampling.fps",
+        ),
         (["{videos}", "--backbone", "clip", "--weights", "{clip}", "--set", "clip.video.crop=1"], "clip.video.crop"),
         (["{videos}", "--backbone", "clip", "--weights", "{clip}", "--fps", "0"], "fps"),
-        (["{videos}", "--backbone", "clip", "--weights", "{clip}", "--num-parts", "2", "--part-index", "2"], "--part-index 2"),
+        (
+            ["{videos}", "--backbone", "clip", "--weights", "{clip}", "--num-parts", "2", "--part-index", "2"],
+            "--part-index 2",
+        ),
     ],
 )
 def test_what_cannot_start_is_one_line_and_exit_code_2(
-    words: list[str], message: str, invoke: Invoke, videos: Path, clip_folder: Path, roberta_folder: Path, tmp_path: Path
+    words: list[str],
+    message: str,
+    invoke: Invoke,
+    videos: Path,
+    clip_folder: Path,
+    roberta_folder: Path,
+    tmp_path: Path,
 ) -> None:
     filled = [word.format(videos=videos, clip=clip_folder, roberta=roberta_folder) for word in words]
     result = invoke(main, *filled, "--out", tmp_path / "f")
@@ -158,7 +185,9 @@ def test_what_cannot_start_is_one_line_and_exit_code_2(
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_another_recipe_in_the_same_store_is_refused(invoke: Invoke, videos: Path, clip_folder: Path, tmp_path: Path) -> None:
+def test_another_recipe_in_the_same_store_is_refused(
+    invoke: Invoke, videos: Path, clip_folder: Path, tmp_path: Path
+) -> None:
     words = (videos / "v0.mp4", "--backbone", "clip", "--weights", clip_folder, "--out", tmp_path / "f")
     assert invoke(main, *words).exit_code == 0
     other = invoke(main, *words, "--fps", 1)
@@ -200,7 +229,7 @@ def test_killed_again_and_again_it_ends_with_the_same_features(
         assert not FeatureStore.open(store).verify()
     assert kills >= 1
     last = _json(invoke(main, *words, "--out", killed, "--json", "--workers", 1))
-    assert last["videos"]["extracted"] + last["videos"]["skipped"] == 80  # type: ignore[index]
+    assert last["videos"]["extracted"] + last["videos"]["skipped"] == 80
     _same(tmp_path / "calm" / "clip.video.zarr", store)
     assert {path.name for path in killed.iterdir()} == {"clip.video.zarr"}
 
@@ -209,12 +238,26 @@ def test_a_worker_that_dies_is_reported_and_the_rest_is_kept(
     videos: Path, clip_folder: Path, tmp_path: Path, make_video: Callable[..., Path]
 ) -> None:
     big = make_video(videos / "big.mp4", [100 * n for n in range(3000)], options={"preset": "ultrafast"})
-    words = [SCRIPT, videos, "--backbone", "clip", "--weights", clip_folder, "--out", tmp_path / "f", "--workers", "2"]
-    started = subprocess.Popen([*words, "--fps", "30"], stderr=subprocess.PIPE, text=True)
+    words = [
+        "--backbone",
+        "clip",
+        "--weights",
+        str(clip_folder),
+        "--out",
+        str(tmp_path / "f"),
+        "--workers",
+        "2",
+        "--fps",
+        "30",
+    ]
+    started = subprocess.Popen([SCRIPT, videos, *words], stderr=subprocess.PIPE, text=True)
     children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
-    deadline, found = time.monotonic() + 60, []
+    deadline = time.monotonic() + 60
+    found: list[str] = []
     while time.monotonic() < deadline and not found:
-        found = [pid for pid in children.read_text().split() if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+        found = [
+            pid for pid in children.read_text().split() if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+        ]
         time.sleep(0.05)
     os.kill(int(found[0]), signal.SIGKILL)
     _, said = started.communicate()

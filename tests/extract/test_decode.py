@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from prvr.extract import decoders
 from prvr.extract.decode import FrameBatch, decode
 from prvr.extract.sampling import Sampling
@@ -40,7 +41,9 @@ def _shown(times: list[int], fps: float, end: float) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("decoder", INSTALLED)
-@pytest.mark.parametrize(("ending", "codec"), [("mp4", "libx264"), ("mkv", "libx264"), ("mp4", "libx265"), ("avi", "mpeg4")])
+@pytest.mark.parametrize(
+    ("ending", "codec"), [("mp4", "libx264"), ("mkv", "libx264"), ("mp4", "libx265"), ("avi", "mpeg4")]
+)
 def test_exact_to_the_frame(
     decoder: str, ending: str, codec: str, tmp_path: Path, make_video: MakeVideo, frame_number: ReadNumber
 ) -> None:
@@ -167,7 +170,10 @@ def test_memory_is_flat_in_the_length_of_a_video(tmp_path: Path, make_video: Mak
     peaks = []
     for frames in (150, 1500):
         video = make_video(
-            tmp_path / f"{frames}.mp4", [100 * n for n in range(frames)], size=(480, 360), options={"preset": "ultrafast"}
+            tmp_path / f"{frames}.mp4",
+            [100 * n for n in range(frames)],
+            size=(480, 360),
+            options={"preset": "ultrafast"},
         )
         done = subprocess.run([sys.executable, "-c", _MEASURE, video], capture_output=True, text=True, check=True)
         rows, peak = map(int, done.stdout.split())

@@ -1,6 +1,7 @@
 """Which frames are looked at."""
 
 import pytest
+
 from prvr.extract.sampling import Sampling, picks
 from prvr.manifests.errors import ConfigurationError
 

@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 
 import pytest
+
 from prvr.extract.sources import VideoFile, find
 from prvr.manifests.errors import ConfigurationError, MissingInput
 from prvr.manifests.split import Query, Split, Video
@@ -62,7 +63,7 @@ def test_a_folder_without_videos(tmp_path: Path) -> None:
 
 def test_a_list_names_its_bad_line(tmp_path: Path) -> None:
     (tmp_path / "l.txt").write_text("\nnowhere.mp4\n", encoding="utf-8")
-    with pytest.raises(MissingInput, match="line 2: nowhere.mp4"):
+    with pytest.raises(MissingInput, match=r"line 2: nowhere\.mp4"):
         _ids(tmp_path / "l.txt")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from prvr.extract.weights import Published, local, read_state, resolve
 from prvr.manifests.errors import ConfigurationError, MissingInput, PrvrError
 from prvr.manifests.files import sha256_of
@@ -90,7 +91,6 @@ def test_a_file_that_executes_something_is_refused_unread(tmp_path: Path) -> Non
     class Evil:
         def __reduce__(self) -> tuple[object, ...]:
             return (open, (str(tmp_path / "executed"), "w"))
-
 
     (tmp_path / "evil.pth").write_bytes(pickle.dumps(Evil(), protocol=2))
     torch.save({"w": Evil()}, tmp_path / "evil2.pth")

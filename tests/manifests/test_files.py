@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from prvr.manifests.files import digest_of, sha256_of, write_text, written_aside
 
 

@@ -1,6 +1,7 @@
 """The file is the registration: contract over every folder of plug-ins."""
 
 import pytest
+
 from prvr.manifests import registry
 from prvr.manifests.errors import UnknownName
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from prvr.manifests.errors import ConfigurationError, UnknownName
 from prvr.manifests.settings import assignments, build, merged, read_toml
 

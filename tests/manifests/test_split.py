@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from prvr.manifests.errors import ConfigurationError, CorruptData, MissingInput
 from prvr.manifests.split import Query, Split, Video, repaired
 
@@ -45,7 +46,10 @@ def test_an_absent_split_says_what_to_run(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_of_the_lines() -> None:
-    one, other = _split(), Split("other", "heldout", {"test": _split().videos["test"], "train": _split().videos["train"]})
+    one, other = (
+        _split(),
+        Split("other", "heldout", {"test": _split().videos["test"], "train": _split().videos["train"]}),
+    )
     assert one.digest() == other.digest()
     assert one.digest() != Split("made", "published", {"train": one.videos["train"]}).digest()
 

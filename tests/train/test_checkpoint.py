@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
+from torch import nn
+
 from prvr.manifests.errors import CorruptData, MissingInput
 from prvr.train.checkpoint import Position, load_model, load_state, read_about, save_model, save_state
 from prvr.train.optim import BertAdam, decay_groups
-from safetensors import safe_open
-from torch import nn
 
 
 def _trained(steps: int) -> tuple[nn.Module, BertAdam]:

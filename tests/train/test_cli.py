@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import Result
+from safetensors.torch import load_file
+
 from prvr.datasets.build import build
 from prvr.datasets.store import Features, FeatureStore
 from prvr.manifests.split import Split
 from prvr.train import cli
-from safetensors.torch import load_file
 
 type Invoke = Callable[..., Result]
 SMALL = ("--set", "ms-sl.hidden=16", "--batch-size", 4, "--lr", 2e-3, "--seed", 1)
@@ -95,7 +96,9 @@ def test_killed_after_any_epoch_it_ends_with_the_same_weights(world: Any, invoke
     killed, seen, kills = tmp_path / "killed", 0, 0
     script = Path(sys.executable).parent / "prvr-train"
     for _ in range(2):
-        started = subprocess.Popen([script, *words, "--out", killed], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        started = subprocess.Popen(
+            [script, *words, "--out", killed], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
         deadline = time.monotonic() + 120
         state = killed / "state" / "state.json"
         while started.poll() is None and time.monotonic() < deadline:
@@ -142,7 +145,9 @@ def test_a_video_in_train_and_in_the_reported_split(world: Any, invoke: Invoke, 
 
 def test_dev_chooses_where_there_is_one(world: Any, invoke: Invoke, tmp_path: Path) -> None:
     videos = world.split.videos
-    three = Split("made", "published", {"train": videos["train"][:8], "dev": videos["train"][8:], "test": videos["test"]})
+    three = Split(
+        "made", "published", {"train": videos["train"][:8], "dev": videos["train"][8:], "test": videos["test"]}
+    )
     build(three, tmp_path / "data", [world.videos], world.words)
     words = ("--shards", tmp_path / "data", "--epochs", 1, *SMALL, "--json")
     assert _json(invoke(cli.main, *words, "--out", tmp_path / "a"))["selected_on"] == "dev"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from prvr.manifests.errors import ConfigurationError, UnknownName
 from prvr.train.config import RunConfig, presets, resolve
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from prvr.train.evaluate import CUTS, Ranking, chance, ranks, recalls, table, write_scores
 
 
@@ -36,13 +37,17 @@ def test_recalls_against_torchmetrics(seed: int) -> None:
     found = recalls(ranks(scores, owner))
     for cut in CUTS:
         targets = torch.nn.functional.one_hot(owner, 200).bool()
-        oracle = torch.stack([retrieval_recall(row, target, top_k=cut) for row, target in zip(scores, targets, strict=True)])
+        oracle = torch.stack(
+            [retrieval_recall(row, target, top_k=cut) for row, target in zip(scores, targets, strict=True)]
+        )
         assert found[f"R@{cut}"] == pytest.approx(oracle.mean().item() * 100, abs=1e-4)
     assert found["SumR"] == pytest.approx(sum(found[f"R@{cut}"] for cut in CUTS))
 
 
 def test_chance_is_what_random_orders_reach() -> None:
-    assert chance(150) == pytest.approx({"R@1": 2 / 3, "R@5": 10 / 3, "R@10": 20 / 3, "R@100": 200 / 3, "SumR": 232 / 3})
+    assert chance(150) == pytest.approx(
+        {"R@1": 2 / 3, "R@5": 10 / 3, "R@10": 20 / 3, "R@100": 200 / 3, "SumR": 232 / 3}
+    )
     assert chance(7)["R@10"] == 100
     scores = torch.rand(20000, 150, generator=torch.Generator().manual_seed(0))
     found = recalls(ranks(scores, torch.zeros(20000, dtype=torch.long)))

@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+
 from prvr.extract import backbones, recipes
 from prvr.extract.weights import Weights
+from prvr.manifests import registry
 from prvr.manifests.errors import ConfigurationError
 from prvr.manifests.settings import build
 
-VIDEO = [name for name in backbones.names() if hasattr(backbones.registry.load(backbones.__name__, name, kind="x"), "load_video")]
-TEXT = [name for name in backbones.names() if hasattr(backbones.registry.load(backbones.__name__, name, kind="x"), "load_text")]
+VIDEO = [name for name in backbones.names() if hasattr(registry.load(backbones.__name__, name, kind="x"), "load_video")]
+TEXT = [name for name in backbones.names() if hasattr(registry.load(backbones.__name__, name, kind="x"), "load_text")]
 CPU = torch.device("cpu")
 
 
@@ -30,7 +32,9 @@ def loaded(folders: dict[str, Path]) -> dict[tuple[str, str], Any]:
             module = backbones.load(name, stream)
             weights = Weights("x", folders.get(name), None if name in folders else 0)
             recipe = recipes.load(name, {})
-            kind, settings = (module.VideoOptions, recipe.video) if stream == "video" else (module.TextOptions, recipe.text)
+            kind, settings = (
+                (module.VideoOptions, recipe.video) if stream == "video" else (module.TextOptions, recipe.text)
+            )
             loader = module.load_video if stream == "video" else module.load_text
             found[stream, name] = loader(weights, build(kind, settings or {}, where=name), CPU)
     return found

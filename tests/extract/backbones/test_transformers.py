@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+
 from prvr.extract.backbones import clip, roberta
 from prvr.extract.weights import Weights
 from prvr.manifests.errors import ConfigurationError
-from safetensors.torch import load_file, save_file
 
 CPU = torch.device("cpu")
 
@@ -17,7 +18,9 @@ def test_a_weight_that_the_file_lacks_is_an_error(clip_folder: Path, tmp_path: P
     folder = Path(shutil.copytree(clip_folder, tmp_path / "clip"))
     state = load_file(folder / "model.safetensors")
     lost = next(name for name in state if name.startswith("vision_model.encoder"))
-    save_file({name: value for name, value in state.items() if name != lost}, folder / "model.safetensors", {"format": "pt"})
+    save_file(
+        {name: value for name, value in state.items() if name != lost}, folder / "model.safetensors", {"format": "pt"}
+    )
     with pytest.raises(ConfigurationError, match=f"lacks 1 weights.*{lost}"):
         clip.load_video(Weights("x", folder, None), clip.VideoOptions(), CPU)
     clip.load_text(Weights("x", folder, None), clip.TextOptions(), CPU)
@@ -35,7 +38,7 @@ def test_a_folder_of_something_else(tmp_path: Path) -> None:
 def test_clip_rows_are_those_of_transformers_own_model(clip_folder: Path) -> None:
     from transformers import CLIPModel, CLIPProcessor
 
-    processor, model = CLIPProcessor.from_pretrained(clip_folder), CLIPModel.from_pretrained(clip_folder).eval()
+    processor, model = CLIPProcessor.from_pretrained(clip_folder), CLIPModel.from_pretrained(clip_folder).train(False)
     frames = torch.randint(0, 256, (2, 3, 40, 60), dtype=torch.uint8)
     ours = clip.load_video(Weights("x", clip_folder, None), clip.VideoOptions(), CPU)(frames)
     sentences = ["a red square", "two shapes collide"]
@@ -51,7 +54,10 @@ def test_clip_rows_are_those_of_transformers_own_model(clip_folder: Path) -> Non
 def test_words_without_special_tokens_of_the_layer_asked_for(roberta_folder: Path) -> None:
     from transformers import AutoTokenizer, RobertaModel
 
-    model, tokenizer = RobertaModel.from_pretrained(roberta_folder).eval(), AutoTokenizer.from_pretrained(roberta_folder)
+    model, tokenizer = (
+        RobertaModel.from_pretrained(roberta_folder).train(False),
+        AutoTokenizer.from_pretrained(roberta_folder),
+    )
     sentence = "a small red square bounces"
     for layer in (-2, -1, 0):
         words = roberta.load_text(Weights("x", roberta_folder, None), roberta.TextOptions(layer=layer), CPU)
