@@ -179,7 +179,7 @@ def _paste(sprite: tuple[Plane, Plane], place: tuple[float, float], picture: Pic
     box[:] = np.round(box + (colour - box) * cover)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _ground(background: Background, pixels: int) -> Picture:
     slope = np.linspace(0, 1, pixels)[:, None, None] * np.ones((1, pixels, 1))
     if not background.upright:

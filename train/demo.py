@@ -33,7 +33,7 @@ class Size:
 
     train: int = 600
     test: int = 150
-    clip_steps: int = 400
+    clip_steps: int = 300
     roberta_steps: int = 100
     epochs: int | None = None
 

@@ -10,7 +10,7 @@ from prvr.train.config import RunConfig, presets, resolve
 
 def test_what_is_given_leads_and_the_preset_is_under_it() -> None:
     config = resolve({"model": None, "lr": None, "epochs": 3}, {"ms-sl": {"heads": 2}}, "shapes")
-    assert config.preset == "ms-sl.shapes" and config.epochs == 3 and config.lr == 1e-3
+    assert config.preset == "ms-sl.shapes" and config.epochs == 3 and config.lr == 4e-4
     assert config.modules["ms-sl"] == {"hidden": 192, "heads": 2}
 
 
