@@ -51,6 +51,7 @@ class RunConfig:
         preset: whose values these were before they were changed; empty for none.
         epochs, batch_size (videos), lr, seed: of the training.
         precision: ``fp32``, or ``bf16`` autocast on a GPU.
+        threads: of the CPU's arithmetic, on which the last bits depend; 0 for torch's own choice.
         select_on: split whose SumR chooses the epoch; empty for dev if there is one, else test.
         data, optim, loop: see there.
         modules: settings of the model and of each objective, by name.
@@ -63,6 +64,7 @@ class RunConfig:
     lr: float = 2.5e-4
     seed: int = 2018
     precision: str = "fp32"
+    threads: int = 0
     select_on: str = ""
     data: Data = field(default_factory=Data)
     optim: Optim = field(default_factory=Optim)

@@ -23,6 +23,7 @@ from prvr.train.evaluate import chance, ranks, recalls, table
 from prvr.train.tiny import make_clip, make_roberta
 
 SCRIPTS = Path(sys.executable).parent
+THREADS = 1
 _log = logging.getLogger(__name__)
 
 
@@ -79,17 +80,8 @@ class Demo:
             shapes += ["--set", f"shapes.{key}={value}"]
         clip, roberta = self.models / "clip", self.models / "roberta"
         extract = ["prvr-extract", "--out", str(self.features)]
-        train = [
-            "prvr-train",
-            "--shards",
-            str(self.shards),
-            "--model",
-            "ms-sl",
-            "--seed",
-            str(self.seed),
-            "--out",
-            str(self.run),
-        ]
+        train = f"prvr-train --model ms-sl --seed {self.seed} --threads {THREADS}".split()
+        train += ["--shards", str(self.shards), "--out", str(self.run)]
         if self.size.epochs is not None:
             train += ["--epochs", str(self.size.epochs)]
         return {
@@ -146,6 +138,8 @@ class Demo:
         return recalls(ranks(torch.from_numpy(scores), owner))
 
     def _make_models(self) -> None:
+        # One thread: as fast for models of this size, the same numbers on every machine, and steady on a busy one.
+        torch.set_num_threads(THREADS)
         if not (self.models / "clip").is_dir():
             _say(f"# into {self.models / 'clip'}: a tiny CLIP, trained on stills and captions of the training split")
             make_clip(self.corpus, self.models / "clip", steps=self.size.clip_steps, seed=self.seed)

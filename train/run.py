@@ -76,6 +76,8 @@ def train(config: RunConfig, shards: Path, run: Path, *, device: str, allow_over
         if not training.index.queries or not selecting.index.queries:
             raise MissingInput(f"{shards}: a split without queries cannot be trained or selected on")
         target = pick_device(device, config.precision)
+        if config.threads:
+            torch.set_num_threads(config.threads)
         index = training.index
         _same_features(_features(index), selecting.index, f"{shards}, split train")
         model = make_model(config, frame_width=index.frame_width, word_width=index.word_width)
