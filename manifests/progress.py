@@ -11,7 +11,7 @@ _EVERY = 5.0
 
 def progress[T](items: Iterable[T], what: str, total: int) -> Iterator[T]:
     """Pass ``items`` through and show how many of ``total`` have come. Silent below the level INFO (``-q``)."""
-    if not _log.isEnabledFor(logging.INFO):
+    if not total or not _log.isEnabledFor(logging.INFO):
         yield from items
     elif sys.stderr.isatty():
         yield from _bar(items, what, total)
