@@ -7,17 +7,13 @@ Commit protocol: a part is written to a directory beside the store, flushed, and
 committed parts alone. Delivery is at least once: an id in two parts is legal, and the part committed last is read.
 """
 
-import logging
 import math
-import os
 import shutil
-import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import zarr
@@ -25,11 +21,10 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec
 
 from prvr.manifests.errors import ConfigurationError, CorruptData, MissingInput
-from prvr.manifests.files import digest_of, read_json, sha256_of, sync
+from prvr.manifests.files import aside_of, digest_of, read_json, sha256_of, sweep, sync
 
 FORMAT = "prvr-features/1"
 _CHUNK_BYTES = 512 * 1024
-_log = logging.getLogger(__name__)
 
 type Array = NDArray[Any]
 
@@ -124,11 +119,11 @@ class FeatureStore:
             ConfigurationError: the store was made with another recipe.
         """
         if not path.exists():
-            aside = _aside(path)
+            aside = aside_of(path)
             attributes = {"format": FORMAT, "spec": asdict(spec)}
             zarr.create_group(store=aside, attributes=attributes).create_group("parts")
             _rename_unless_there(aside, path)
-        _sweep(path)
+        sweep(path)
         store = cls.open(path)
         ours, theirs = spec.identity(), store.spec.identity()
         if ours != theirs:
@@ -188,7 +183,7 @@ class FeatureStore:
                 raise ValueError(f"{one.id}: {one.frames.shape[1]} wide, the store is {self.spec.dim}")
         names = [(one.id, one.fingerprint) for one in features]
         part = self.path / "parts" / digest_of([self.spec.identity(), names])[:32]
-        aside = _aside(self.path)
+        aside = aside_of(self.path)
         _write_part(aside, features, self.spec.dtype)
         _rename_unless_there(aside, part)
         self._add(part, read_json(part / "zarr.json")["attributes"])
@@ -210,7 +205,7 @@ class FeatureStore:
         kept = {rows.part for rows in self._rows.values()}
         for part in old - kept:
             # A reader must never see half of a part: it leaves parts/ by a rename before it is deleted.
-            aside = _aside(self.path)
+            aside = aside_of(self.path)
             part.rename(aside)
             shutil.rmtree(aside)
         self.refresh()
@@ -274,12 +269,6 @@ def _write_part(folder: Path, features: Sequence[Features], dtype: str) -> None:
         sync(path)
 
 
-def _aside(store: Path) -> Path:
-    """A name beside the store that no other process uses, and that tells whether its maker still lives."""
-    store.parent.mkdir(parents=True, exist_ok=True)
-    return store.with_name(f".{store.name}.{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}.tmp")
-
-
 def _rename_unless_there(aside: Path, target: Path) -> None:
     try:
         aside.rename(target)
@@ -288,23 +277,3 @@ def _rename_unless_there(aside: Path, target: Path) -> None:
             raise
         shutil.rmtree(aside)
     sync(target.parent)
-
-
-def _sweep(store: Path) -> None:
-    """Remove what killed processes of this machine left beside the store."""
-    prefix = f".{store.name}.{socket.gethostname()}-"
-    for path in store.parent.glob(f"{prefix}*.tmp"):
-        maker = path.name.removeprefix(prefix).split("-")[0]
-        if maker.isdigit() and not _alive(int(maker)):
-            _log.debug("removing %s, left by a process that is gone", path)
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

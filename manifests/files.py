@@ -3,6 +3,8 @@
 import hashlib
 import json
 import os
+import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +19,8 @@ _BLOCK = 1 << 20
 @contextmanager
 def written_aside(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success it is flushed and renamed over ``path``, else removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}-{uuid4().hex[:8]}.tmp")
+    sweep(path)
+    aside = aside_of(path)
     try:
         yield aside
         sync(aside)
@@ -26,6 +28,36 @@ def written_aside(path: Path) -> Iterator[Path]:
         sync(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def aside_of(path: Path) -> Path:
+    """A name beside ``path`` that no other process uses, and that tells whether its maker still lives."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_name(f".{path.name}.{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}.tmp")
+
+
+def sweep(path: Path) -> None:
+    """Remove what killed processes of this machine left beside ``path`` under names of ``aside_of``."""
+    prefix = f".{path.name}.{socket.gethostname()}-"
+    if not path.parent.is_dir():
+        return
+    for left in path.parent.iterdir():
+        maker = left.name.removeprefix(prefix).split("-")[0]
+        if left.name.startswith(prefix) and maker.isdigit() and not _alive(int(maker)):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,10 +1,12 @@
 """Files are whole or absent."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from prvr.manifests.files import digest_of, sha256_of, write_text, written_aside
+from prvr.manifests.files import aside_of, digest_of, sha256_of, write_text, written_aside
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -15,6 +17,21 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
         raise RuntimeError
     assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_a_killed_process_left_is_removed_at_the_next_write(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    script = (
+        "import os, sys, pathlib\nfrom prvr.manifests.files import written_aside\n"
+        "with written_aside(pathlib.Path(sys.argv[1])) as aside:\n"
+        "    aside.write_text('half')\n    os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", script, path], check=False).returncode == -9
+    assert len(list(tmp_path.iterdir())) == 1 and not path.exists()
+    other = aside_of(path)
+    other.touch()
+    write_text(path, "whole")
+    assert sorted(tmp_path.iterdir()) == sorted([path, other]), "what a living process is writing stays"
 
 
 def test_digests() -> None:

@@ -16,7 +16,7 @@ SMALL = [f"--set=demo.{name}" for name in ("train=8", "test=4", "clip_steps=2", 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     out = tmp_path_factory.mktemp("demo") / "d"
-    words = [SCRIPT, "--out", out, "--seed", "3", "--json", *SMALL]
+    words = [str(SCRIPT), "--out", str(out), "--seed", "3", "--json", *SMALL]
     return out, subprocess.run(words, capture_output=True, text=True, check=True)
 
 
