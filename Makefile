@@ -24,7 +24,7 @@ demo: install
 	$(BIN)/prvr-demo --out $(DEMO) --seed $(SEED)
 
 test: install
-	$(BIN)/pytest
+	$(BIN)/pytest $(PYTEST)
 
 lint: install
 	$(BIN)/ruff check .
