@@ -52,7 +52,7 @@ _IGNORED = -100
 
 
 def make_clip(annotations: Path, out: Path, *, steps: int = 300, seed: int = 0) -> tuple[float, ...]:
-    """A CLIP of 0.9 million parameters, trained on stills and captions of the training split of ``shapes`` alone.
+    """A CLIP of 1.0 million parameters, trained on stills and captions of the training split of ``shapes`` alone.
 
     The same bytes for the same corpus, steps, seed and number of threads. Returns the loss of each step.
 

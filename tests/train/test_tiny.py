@@ -59,7 +59,7 @@ def test_clip_loads_whole_and_by_tower(clip: tuple[Path, tuple[float, ...]], kin
     assert not info["missing_keys"] and not info["mismatched_keys"]
     assert model.config.projection_dim == tiny.WIDTH
     if kind is CLIPModel:
-        assert sum(parameter.numel() for parameter in model.parameters()) < 1_000_000
+        assert sum(parameter.numel() for parameter in model.parameters()) < 1_100_000
 
 
 def test_roberta_loads(roberta: tuple[Path, tuple[float, ...]]) -> None:
