@@ -28,7 +28,9 @@ _PRESETS = "prvr.train.presets"
 @click.option("--seed", type=click.IntRange(0), help="Of weights, order and dropout.  [default: the preset's, or 2018]")
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @click.option("--precision", type=click.Choice(["fp32", "bf16"]), help="bf16 autocasts on a GPU.  [default: fp32]")
-@click.option("--threads", type=click.IntRange(1), help="Of the CPU's arithmetic.  [default: torch's own choice]")
+@click.option(
+    "--threads", type=click.IntRange(0), help="Of the CPU's arithmetic; 0 is torch's own choice.  [default: 0]"
+)
 @click.option(
     "--select-on",
     type=click.Choice(["dev", "test"]),

@@ -21,9 +21,10 @@ from prvr.datasets.build import build
 from prvr.datasets.store import Features, FeatureStore
 from prvr.manifests.split import Split
 from prvr.train import cli
+from prvr.train.config import RunConfig
 
 type Invoke = Callable[..., Result]
-SMALL = ("--set", "ms-sl.hidden=16", "--batch-size", 4, "--lr", 2e-3, "--seed", 1)
+SMALL = ("--set", "ms-sl.hidden=16", "--batch-size", 4, "--lr", 2e-3, "--seed", 1, "--threads", 1)
 
 # TensorBoard's own protobuf code.
 pytestmark = pytest.mark.filterwarnings("ignore:.*PyType_Spec.*:DeprecationWarning")
@@ -206,3 +207,9 @@ def test_an_absent_run_or_split(run: Path, world: Any, invoke: Invoke, tmp_path:
 def test_dry_run_says_and_does_nothing(world: Any, invoke: Invoke, tmp_path: Path) -> None:
     result = _json(invoke(cli.main, "--shards", world.data, "--out", tmp_path / "run", "--dry-run", "--json", *SMALL))
     assert result["config"]["batch_size"] == 4 and not (tmp_path / "run").exists()
+
+
+def test_every_default_written_to_a_config_is_taken_back(world: Any, invoke: Invoke, tmp_path: Path) -> None:
+    RunConfig().write(tmp_path / "config.toml")
+    words = ("--shards", world.data, "--config", tmp_path / "config.toml", "--dry-run", "--json")
+    assert _json(invoke(cli.main, *words))["config"] == RunConfig().to_tables()
