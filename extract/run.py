@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from prvr.datasets.device import pick_device
 from prvr.datasets.ledger import Failure, Ledger
 from prvr.datasets.store import Features, FeatureSpec, FeatureStore
 from prvr.extract import backbones
@@ -17,7 +18,7 @@ from prvr.extract.backbones import TextBackbone, VideoBackbone
 from prvr.extract.decode import decode
 from prvr.extract.job import Job, Plan, Report, Source
 from prvr.extract.sources import Captions, VideoFile
-from prvr.manifests.errors import ConfigurationError, PrvrError
+from prvr.manifests.errors import PrvrError
 from prvr.manifests.settings import build
 
 PART_SOURCES, PART_SECONDS, PART_BYTES = 32, 30.0, 256 << 20
@@ -53,7 +54,7 @@ class Extractor:
         # A feature's last bits depend on the number of threads, so it is part of the store's spec.
         torch.set_num_threads(job.threads)
         self.job = job
-        self.device = _device(job.device)
+        self.device = pick_device(job.device)
         self.outputs = [self._output(plan) for plan in job.plans]
         self._waiting: list[Report] = []
         self._since = time.monotonic()
@@ -153,18 +154,6 @@ class Extractor:
         return (
             len(self._waiting) >= PART_SOURCES or size >= PART_BYTES or time.monotonic() - self._since >= PART_SECONDS
         )
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigurationError(f"--device {name!r}: auto, cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError("--device cuda: no GPU can be used here")
-    return device
 
 
 def _versions() -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from prvr.datasets.device import pick_device
 from prvr.datasets.index import Index
 from prvr.datasets.stream import Collate, ShardReader
 from prvr.manifests.errors import ConfigurationError, MissingInput, UnknownName
@@ -75,7 +76,7 @@ def train(config: RunConfig, shards: Path, run: Path, *, device: str, allow_over
             )
         if not training.index.queries or not selecting.index.queries:
             raise MissingInput(f"{shards}: a split without queries cannot be trained or selected on")
-        target = pick_device(device, config.precision)
+        target = _device_for(device, config.precision)
         if config.threads:
             torch.set_num_threads(config.threads)
         index = training.index
@@ -126,7 +127,7 @@ def evaluate(run: Path, shards: Path, split: str, *, device: str) -> tuple[Ranki
         _same_features(about["features"], reader.index, str(run))
         model = make_model(config, frame_width=reader.index.frame_width, word_width=reader.index.word_width)
         load_model(run, model)
-        target = pick_device(device, config.precision)
+        target = _device_for(device, config.precision)
         collate = Collate(normalise=config.data.normalise, max_words=config.data.max_words)
         ranking = rank_split(model.to(target), reader, collate, target)
         result = record(run, split, ranking.metrics(), reader.index, about)
@@ -140,18 +141,10 @@ def selection_split(config: RunConfig, shards: Path) -> str:
     return "dev" if Index.path(shards, "dev").is_file() else "test"
 
 
-def pick_device(name: str, precision: str) -> torch.device:
-    """``auto`` is the GPU where there is one; raises ConfigurationError."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigurationError(f"--device {name!r}: auto, cpu, cuda or cuda:N") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError("--device cuda: no GPU can be used here")
+def _device_for(name: str, precision: str) -> torch.device:
+    device = pick_device(name)
     if precision == "bf16" and device.type == "cpu":
-        raise ConfigurationError("--precision bf16 is for a GPU: on a CPU it was measured 3.7 times slower than fp32")
+        raise ConfigurationError("--precision bf16 is for a GPU; on a CPU take fp32")
     return device
 
 
