@@ -38,7 +38,8 @@ class FeatureSpec:
         backbone, recipe, recipe_digest: what computed them, and how.
         weights: as the user named them; ``random:SEED`` where they are random. ``weights_sha256``: of the loaded bytes.
         dim, dtype: of one row.
-        compute_threads: threads a model ran on; another count may change the last bits.
+        compute_threads, batch_size: threads a network ran on, and rows that it computed together; other counts may change the
+            last bits. ``precision``: that it computed in. Several networks are joined by plus signs.
         versions: library name to version.
     """
 
@@ -52,6 +53,8 @@ class FeatureSpec:
     dtype: str
     compute_threads: int
     versions: Mapping[str, str]
+    batch_size: str = "any"
+    precision: str = "float32"
 
     def identity(self) -> dict[str, Any]:
         """The fields that may not be mixed in one store. A weights' name may differ where the bytes are the same."""

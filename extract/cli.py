@@ -35,15 +35,26 @@ _BACKBONES, _RECIPES = "prvr.extract.backbones", "prvr.extract.recipes"
 )
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", help="Of the stored features.")
 @click.option(
-    "--batch-size", type=click.IntRange(1), default=32, help="Frames of a video that go through a backbone together."
+    "--precision",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default="auto",
+    help="Networks compute in; auto is float32 on a CPU, and on a GPU half precision where the features agree.",
+)
+@click.option("--compile", "compiled", is_flag=True, help="Send networks through torch.compile; needs a C++ compiler.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), help="Rows that a network computes together.  [default: the recipe's]"
 )
 @click.option("--workers", type=click.IntRange(1), help="Processes.  [default: one a core, at most 8; one on a GPU]")
 @click.option("--threads", type=click.IntRange(1), default=1, help="Threads of a model in one process.")
-@click.option("--engine", default="local", help="Where it runs.")
+@click.option(
+    "--readers", type=click.IntRange(1), help="Threads that decode in one process.  [default: 1; one a core for a GPU]"
+)
+@click.option("--engine", default="local", help="Where it runs: local, or ray for many machines.")
 @click.option("--num-parts", type=click.IntRange(1), default=1, help="Divide the sources among this many machines.")
 @click.option("--part-index", type=click.IntRange(0), default=0, help="Which of them this one is, from 0.")
 @click.option("--limit", type=click.IntRange(1), help="Stop after so many sources.")
 @click.option("--id-from", type=click.Choice(["stem", "path"]), default="stem", help="What a video's id is.")
+@click.option("--frame-rate", type=float, help="Take folders of pictures as videos of so many frames a second.")
 @click.option("--skip-failed", is_flag=True, help="Do not try again what failed before.")
 @click.option("--overwrite", is_flag=True, help="Delete the stores named here, and start again.")
 @click.option("--list", "list_", is_flag=True, help="List backbones and recipes, and stop.")
@@ -59,20 +70,25 @@ def main(
     device: str,
     decoder: str,
     dtype: str,
-    batch_size: int,
+    precision: str,
+    compiled: bool,
+    batch_size: int | None,
     workers: int | None,
     threads: int,
+    readers: int | None,
     engine: str,
     num_parts: int,
     part_index: int,
     limit: int | None,
     id_from: str,
+    frame_rate: float | None,
     skip_failed: bool,
     overwrite: bool,
     list_: bool,
 ) -> Outcome:
-    """Extract features from SOURCE: folders (searched to the bottom), video files, globs, lists of paths, or - for a
-    list on stdin; or a split folder, for the features of its captions.
+    """Extract features from SOURCE: folders (searched to the bottom), video files, globs, URLs that fsspec reads, lists of
+    these, or - for a list on stdin; with --frame-rate, folders of pictures; or a split folder, for the features of its
+    captions.
 
     What is in the stores already is not extracted again. What fails is listed, and tried again the next time.
     """
@@ -100,11 +116,15 @@ def main(
         device=device,
         decoder=decoder,
         dtype=dtype,
+        precision=precision,
+        compiled=compiled,
         batch_size=batch_size,
         threads=threads,
+        readers=readers,
         part=(part_index, num_parts),
         limit=limit,
         id_from=id_from,
+        frame_rate=frame_rate,
         skip_failed=skip_failed,
         settings=common.settings,
     )

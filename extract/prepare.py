@@ -9,12 +9,11 @@ from typing import Any
 from prvr.datasets.ledger import Ledger
 from prvr.extract import backbones, recipes
 from prvr.extract.decoders import check as check_decoder
-from prvr.extract.job import Job, Plan, Source
-from prvr.extract.recipes import Recipe
-from prvr.extract.sources import Found, find
+from prvr.extract.job import Job, Plan
+from prvr.extract.recipes import Channel, Recipe
+from prvr.extract.sources import Found, Source, find
 from prvr.extract.weights import resolve
 from prvr.manifests.errors import ConfigurationError, UnknownName
-from prvr.manifests.settings import merged
 
 MOST_WORKERS = 8
 VIDEOS_A_WORKER, CAPTIONED_A_WORKER = 4, 1000
@@ -33,11 +32,15 @@ def prepare(
     device: str,
     decoder: str,
     dtype: str,
-    batch_size: int,
+    precision: str,
+    compiled: bool,
+    batch_size: int | None,
     threads: int,
+    readers: int | None,
     part: tuple[int, int],
     limit: int | None,
     id_from: str,
+    frame_rate: float | None,
     skip_failed: bool,
     settings: Mapping[str, Any],
 ) -> tuple[Job, Found, list[Source]]:
@@ -56,12 +59,11 @@ def prepare(
     if name and len(asked) > 1:
         raise ConfigurationError("--name is for one backbone; several have a store each")
     check_decoder(decoder)
-    changes = {} if fps is None else {"sampling": {"fps": fps}}
-    chosen = [recipes.load(one, merged(settings.get(one, {}), changes)) for one in asked]
-    found = find(arguments, id_from=id_from)
+    chosen = [recipes.load(one, settings, over={} if fps is None else {"sampling": {"fps": fps}}) for one in asked]
+    found = find(arguments, id_from=id_from, frame_rate=frame_rate)
     if found.stream == "text" and fps is not None:
         raise ConfigurationError("--fps is for videos; these sources are captions")
-    given = _weights_by_recipe(weights, chosen)
+    given = _weights_by_channel(weights, chosen)
     plans = tuple(_plan(recipe, given, found, out, name) for recipe in chosen)
     job = Job(
         stream=found.stream,
@@ -69,8 +71,11 @@ def prepare(
         device=device,
         decoder=decoder,
         dtype=dtype,
+        precision=precision,
+        compiled=compiled,
         batch_size=batch_size,
         threads=threads,
+        readers=readers,
         skip_failed=skip_failed,
     )
     index, parts = part
@@ -96,22 +101,24 @@ def start_again(job: Job) -> None:
 
 
 def _plan(recipe: Recipe, given: Mapping[str, str], found: Found, out: Path, name: str | None) -> Plan:
-    if getattr(recipe, found.stream) is None:
+    if not recipe.serves(found.stream):
         raise ConfigurationError(f"recipe {recipe.name!r} makes no {found.stream} features")
-    weights = resolve(given.get(recipe.name, recipe.weights), recipe.published)
+    weights = tuple(resolve(given.get(one.name, one.weights), one.published) for one in recipe.channels)
     stem = name or (f"{found.dataset}.{recipe.name}.text" if found.dataset is not None else f"{recipe.name}.video")
     return Plan(recipe, weights, out / f"{stem.removesuffix('.zarr')}.zarr")
 
 
-def _weights_by_recipe(values: Sequence[str], chosen: Sequence[Recipe]) -> dict[str, str]:
+def _weights_by_channel(values: Sequence[str], chosen: Sequence[Recipe]) -> dict[str, str]:
+    """What ``--weights`` gives for each channel, by the channel's name."""
+    channels: list[Channel] = [channel for recipe in chosen for channel in recipe.channels]
     given: dict[str, str] = {}
     for value in values:
         owner, equals, rest = value.partition("=")
-        names = [recipe.name for recipe in chosen if owner in (recipe.name, recipe.backbone)]
+        names = [channel.name for channel in channels if owner in (channel.name, channel.backbone)]
         if equals and names:
             given |= dict.fromkeys(names, rest)
-        elif len(chosen) == 1:
-            given[chosen[0].name] = value
+        elif len(channels) == 1:
+            given[channels[0].name] = value
         else:
             raise ConfigurationError(f"--weights {value!r}: with several backbones write BACKBONE=VALUE")
     return given

@@ -1,168 +1,323 @@
-"""The extraction operator: one process's work. Sources go in one at a time; reports come out once features are committed.
+"""The extraction operator: one process's work. Sources go in, reports come out once features are committed.
 
-The same operator serves every engine. A part is committed after 32 sources, 30 seconds or 256 MiB, whichever is first.
+The same operator serves every engine. Decoding goes on in threads while the networks compute; batches cross the borders of
+videos; what is finished is committed after 32 sources, 20 seconds or 256 MiB, and the rows of what is not are kept aside, so
+that a kill costs less than 30 seconds of the networks' work.
 """
 
-import time
-from dataclasses import dataclass, field
-from typing import Any
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from prvr.datasets.device import pick_device
-from prvr.datasets.ledger import Failure, Ledger
-from prvr.datasets.store import Features, FeatureSpec, FeatureStore
+from prvr.datasets.store import Features
 from prvr.extract import backbones
-from prvr.extract.backbones import TextBackbone, VideoBackbone
-from prvr.extract.decode import decode
-from prvr.extract.job import Job, Plan, Report, Source
-from prvr.extract.sources import Captions, VideoFile
-from prvr.manifests.errors import PrvrError
+from prvr.extract.backbones import TextBackbone
+from prvr.extract.decode import FrameBatch, decode
+from prvr.extract.job import Job, Report
+from prvr.extract.outputs import Commits, Output, open_output
+from prvr.extract.overlap import Ahead
+from prvr.extract.pooling import joined, normalised
+from prvr.extract.recipes import Channel, Recipe
+from prvr.extract.sources import Captions, FrameFolder, Source, VideoSource
+from prvr.extract.tower import Tower, Track
+from prvr.extract.weights import Weights
+from prvr.manifests.errors import ConfigurationError, DecodeError, PrvrError
 from prvr.manifests.settings import build
 
-PART_SOURCES, PART_SECONDS, PART_BYTES = 32, 30.0, 256 << 20
+AHEAD_BYTES = 192 << 20
+"""Decoded frames that may wait for the networks."""
+GPU_BATCH = 8
+"""A GPU takes so many times the rows that a CPU does."""
+GPU_READERS = 16
+"""Most threads that decode for one GPU."""
+PATIENCE = 1.0
+"""Seconds without a decoded frame after which it is asked whether a commit is due."""
 
 
-@dataclass
-class _Output:
-    """One store being filled: what is finished and not yet committed."""
+class Extractor(Protocol):
+    """One process's work on a job."""
 
-    plan: Plan
-    backbone: Any
-    store: FeatureStore
-    ledger: Ledger
-    failed: frozenset[str]
-    pending: list[Features] = field(default_factory=list)
+    def run(self, sources: Iterable[Source]) -> Iterator[Report]:
+        """Work the sources off; gives the report of each when its features are safe, or it has failed.
 
-    def lacks(self, id_: str, fingerprint: str) -> bool:
-        return id_ not in self.store or self.store.fingerprint(id_) != fingerprint
-
-    def commit(self) -> None:
-        self.store.commit(self.pending)
-        self.pending = []
+        Raises:
+            PrvrError: nothing more can be committed (a full disk); what was committed is kept.
+        """
+        ...
 
 
-class Extractor:
-    """Opens the stores and loads the backbones of a job, and works off sources.
+def extractor(job: Job) -> Extractor:
+    """Open the stores and load the backbones of a job.
 
     Raises:
         ConfigurationError: weights that do not fit, or a store of another recipe.
     """
+    # A feature's last bits depend on the number of threads, so it is part of the store's spec.
+    torch.set_num_threads(job.threads)
+    return CaptionExtractor(job) if job.stream == "text" else VideoExtractor(job)
+
+
+@dataclass
+class _Sentences:
+    """A text backbone as the maker of a store's rows."""
+
+    encode: TextBackbone
+    batch_size: None = None
+    precision: str = "float32"
+
+    @property
+    def dim(self) -> int:
+        return self.encode.dim
+
+    @property
+    def sha256(self) -> str:
+        return self.encode.sha256
+
+
+class CaptionExtractor:
+    """Features of captions; those of one video are encoded together."""
 
     def __init__(self, job: Job) -> None:
-        # A feature's last bits depend on the number of threads, so it is part of the store's spec.
-        torch.set_num_threads(job.threads)
+        device = pick_device(job.device)
+        self._outputs = [
+            open_output(job, plan, tuple(_Sentences(_loaded(job, *pair, device)) for pair in plan.channels))
+            for plan in job.plans
+        ]
+        self._commits = Commits(self._outputs)
+
+    def run(self, sources: Iterable[Source]) -> Iterator[Report]:
+        """See Extractor."""
+        for source in sources:
+            assert isinstance(source, Captions)
+            marks = {query.query_id: query.fingerprint() for query in source.video.queries}
+            lacking = [output for output in self._outputs if output.lacks(marks)]
+            if any(source.id in output.failed for output in self._outputs):
+                yield Report(source.id, source.name, "skipped", "failed before")
+            elif not lacking:
+                yield Report(source.id, source.name, "skipped")
+            else:
+                try:
+                    made = [self._encoded(source, marks, output.makers[0].encode) for output in lacking]
+                except PrvrError as error:
+                    yield self._commits.failed(source, "", error)
+                    continue
+                for output, features in zip(lacking, made, strict=True):
+                    output.pending += features
+                self._commits.add(source)
+            if self._commits.due:
+                yield from self._commits.commit()
+        yield from self._commits.commit()
+
+    def _encoded(self, source: Captions, marks: dict[str, str], backbone: TextBackbone) -> list[Features]:
+        queries = source.video.queries
+        made = []
+        for query, words in zip(queries, backbone([query.text for query in queries]), strict=True):
+            rows = words.float().cpu().numpy()
+            if not len(rows):
+                raise PrvrError(f"query {query.query_id!r}: no word of {query.text!r} is left")
+            made.append(Features(query.query_id, marks[query.query_id], rows, np.arange(len(rows), dtype=np.float64)))
+        return made
+
+
+@dataclass
+class _Video:
+    """A video under way: what it must fill, and its tracks through the towers of each output."""
+
+    source: VideoSource
+    fingerprint: str
+    tracks: list[tuple[Output[Tower], list[Track]]]
+    failed: bool = False
+
+    def each(self) -> Iterator[Track]:
+        for _, tracks in self.tracks:
+            yield from tracks
+
+
+@dataclass(frozen=True)
+class _Pictures:
+    """The next pictures of a video; None when it has ended."""
+
+    video: _Video
+    batch: FrameBatch | None
+
+
+@dataclass(frozen=True)
+class _Failed:
+    source: VideoSource
+    fingerprint: str
+    error: Exception
+    video: _Video | None
+
+
+type _Step = Report | _Pictures | _Failed
+
+
+class VideoExtractor:
+    """Features of videos: each is decoded once for all backbones that lack it."""
+
+    def __init__(self, job: Job) -> None:
         self.job = job
         self.device = pick_device(job.device)
-        self.outputs = [self._output(plan) for plan in job.plans]
-        self._waiting: list[Report] = []
-        self._since = time.monotonic()
+        self._outputs = [
+            open_output(job, plan, tuple(self._tower(*pair) for pair in plan.channels)) for plan in job.plans
+        ]
+        self._commits = Commits(self._outputs)
+        self._under_way: dict[str, _Video] = {}
 
-    def feed(self, source: Source) -> list[Report]:
-        """Extract one source; gives the reports of what is settled by now."""
-        settled = []
+    def run(self, sources: Iterable[Source]) -> Iterator[Report]:
+        """See Extractor."""
+        ahead: Ahead[Source, _Step] = Ahead(
+            sources, self._steps, threads=self._readers(), limit=AHEAD_BYTES, weight=_weight
+        )
+        with ahead.running():
+            for step in ahead.items(PATIENCE):
+                match step:
+                    case Report():
+                        yield step
+                    case _Pictures():
+                        yield from self._take(step)
+                    case _Failed():
+                        yield self._fail(step)
+                if self._commits.due:
+                    self._keep_unfinished()
+                    yield from self._commits.commit()
+        for output in self._outputs:
+            for tower in output.makers:
+                tower.drain()
+        self._finish_complete()
+        yield from self._commits.commit()
+
+    def _tower(self, channel: Channel, weights: Weights) -> Tower:
+        job = self.job
+        several = 1 if self.device.type == "cpu" else GPU_BATCH
+        return Tower(
+            channel,
+            _loaded(job, channel, weights, self.device),
+            batch_size=job.batch_size or channel.batch_size * several,
+            device=self.device,
+            precision=job.precision,
+            compiled=job.compiled,
+        )
+
+    def _readers(self) -> int:
+        if self.job.readers:
+            return self.job.readers
+        if self.device.type == "cpu" or self.job.decoder == "nvdec":
+            return 1
+        return min(GPU_READERS, os.cpu_count() or 1)
+
+    def _steps(self, source: Source) -> Iterator[_Step]:
+        """In a thread: a source's way up to its decoded pictures."""
+        assert not isinstance(source, Captions)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # A thread begins with the first.
+        if any(source.id in output.failed for output in self._outputs):
+            yield Report(source.id, source.name, "skipped", "failed before")
+            return
+        fingerprint, video = "", None
         try:
-            report = self._video(source) if isinstance(source, VideoFile) else self._captions(source)
+            fingerprint = source.fingerprint()
+            lacking = [output for output in self._outputs if output.lacks({source.id: fingerprint})]
+            if not lacking:
+                yield Report(source.id, source.name, "skipped")
+                return
+            video = _Video(
+                source, fingerprint, [(output, self._begun(output, source, fingerprint)) for output in lacking]
+            )
+            samplings = [tower.channel.sampling for output in lacking for tower in output.makers]
+            rate = source.rate if isinstance(source, FrameFolder) else None
+            with source.fetched() as path:
+                for batch in decode(path, samplings, decoder=self.job.decoder, rate=rate):
+                    yield _Pictures(video, self._pinned(batch))
+                    if video.failed:
+                        return
+            yield _Pictures(video, None)
+        except ConfigurationError:
+            raise  # Not this video's fault: a decoder that cannot be loaded.
         except (PrvrError, OSError) as error:
-            settled.append(self._failure(source, error))
-        else:
-            (self._waiting if report.status == "extracted" else settled).append(report)
-        if self._due():
-            settled += self.flush()
-        return settled
+            yield _Failed(source, fingerprint, error, video)
 
-    def flush(self) -> list[Report]:
-        """Commit what is pending, and give its reports."""
-        for output in self.outputs:
-            output.commit()
-        settled, self._waiting = self._waiting, []
-        self._since = time.monotonic()
-        return settled
+    def _begun(self, output: Output[Tower], source: VideoSource, fingerprint: str) -> list[Track]:
+        return [
+            tower.track(output.partial.read(source.id, fingerprint, number))
+            for number, tower in enumerate(output.makers)
+        ]
 
-    def _output(self, plan: Plan) -> _Output:
-        job, stream = self.job, self.job.stream
-        module = backbones.load(plan.recipe.backbone, stream)
-        kind = module.VideoOptions if stream == "video" else module.TextOptions
-        settings = plan.recipe.video if stream == "video" else plan.recipe.text
-        options = build(kind, settings or {}, where=f"{plan.recipe.name}.{stream}")
-        loader = module.load_video if stream == "video" else module.load_text
-        backbone: VideoBackbone | TextBackbone = loader(plan.weights, options, self.device)
-        spec = FeatureSpec(
-            stream=stream,
-            backbone=plan.recipe.backbone,
-            recipe=plan.recipe.name,
-            recipe_digest=plan.recipe.digest(stream),
-            weights=plan.weights.name,
-            weights_sha256=backbone.sha256,
-            dim=backbone.dim,
-            dtype=job.dtype,
-            compute_threads=job.threads,
-            versions=_versions(),
-        )
-        store, ledger = FeatureStore.create(plan.store, spec), Ledger(plan.store)
-        failed = frozenset(ledger.failures()) if job.skip_failed else frozenset()
-        return _Output(plan, backbone, store, ledger, failed)
+    def _pinned(self, batch: FrameBatch) -> FrameBatch:
+        """Pinned memory is copied to a GPU while it computes."""
+        if self.device.type == "cuda" and batch.frames.device.type == "cpu":
+            return FrameBatch(batch.frames.pin_memory(), batch.rows)
+        return batch
 
-    def _video(self, source: VideoFile) -> Report:
-        if any(source.id in output.failed for output in self.outputs):
-            return Report(str(source.path), "skipped", "failed before")
-        fingerprint = source.fingerprint()
-        lacking = [output for output in self.outputs if output.lacks(source.id, fingerprint)]
-        if not lacking:
-            return Report(str(source.path), "skipped")
-        rows: list[list[np.ndarray]] = [[] for _ in lacking]
-        times: list[list[np.ndarray]] = [[] for _ in lacking]
-        samplings = [output.plan.recipe.sampling for output in lacking]
-        for batch in decode(source.path, samplings, decoder=self.job.decoder, batch_size=self.job.batch_size):
-            for number, output in enumerate(lacking):
-                wanted = batch.wanted[number]
-                if wanted.any():
-                    rows[number].append(output.backbone(batch.frames[wanted]).float().cpu().numpy())
-                    times[number].append(batch.seconds[wanted].numpy())
-        for output, own_rows, own_times in zip(lacking, rows, times, strict=True):
-            output.pending.append(Features(source.id, fingerprint, np.concatenate(own_rows), np.concatenate(own_times)))
-        return Report(str(source.path), "extracted")
-
-    def _captions(self, source: Captions) -> Report:
-        queries = source.video.queries
-        prints = {query.query_id: query.fingerprint() for query in queries}
-        lacking = [out for out in self.outputs if any(out.lacks(id_, mark) for id_, mark in prints.items())]
-        if not lacking:
-            return Report(source.id, "skipped")
-        for output in lacking:
-            for query, words in zip(queries, output.backbone([query.text for query in queries]), strict=True):
-                rows = words.float().cpu().numpy()
-                if not len(rows):
-                    raise PrvrError(f"query {query.query_id!r}: no word of {query.text!r} is left")
-                positions = np.arange(len(rows), dtype=np.float64)
-                output.pending.append(Features(query.query_id, prints[query.query_id], rows, positions))
-        return Report(source.id, "extracted")
-
-    def _failure(self, source: Source, error: Exception) -> Report:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        path = str(source.path) if isinstance(source, VideoFile) else source.id
-        mark = ""
-        if isinstance(source, VideoFile) and source.path.is_file():
-            mark = source.fingerprint()
-        for output in self.outputs:
-            output.ledger.record(Failure(source.id, path, mark, reason))
-        return Report(path, "failed", reason)
-
-    def _due(self) -> bool:
-        size = sum(features.frames.nbytes for output in self.outputs for features in output.pending)
-        return (
-            len(self._waiting) >= PART_SOURCES or size >= PART_BYTES or time.monotonic() - self._since >= PART_SECONDS
-        )
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for package in ("prvr", "torch", "torchvision", "transformers", "av", "decord", "zarr"):
+    def _take(self, step: _Pictures) -> Iterator[Report]:
+        video = step.video
+        if video.failed:
+            return
+        self._under_way[video.source.id] = video
+        towers = [tower for output, _ in video.tracks for tower in output.makers]
         try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+            if step.batch is None:
+                for tower, track in zip(towers, video.each(), strict=True):
+                    tower.finish(track)
+                if not all(track.times for track in video.each()):
+                    raise DecodeError("no frame in it")
+            else:
+                for tower, track, rows in zip(towers, video.each(), step.batch.rows, strict=True):
+                    tower.push(track, step.batch.frames, rows)
+        except PrvrError as error:
+            yield self._fail(_Failed(video.source, video.fingerprint, error, video))
+        self._finish_complete()
+
+    def _finish_complete(self) -> None:
+        """Hand over the videos whose every row is computed."""
+        for video in [video for video in self._under_way.values() if all(track.complete for track in video.each())]:
+            del self._under_way[video.source.id]
+            for output, tracks in video.tracks:
+                rows, times = assembled(output.plan.recipe, tracks)
+                output.pending.append(Features(video.source.id, video.fingerprint, rows, times))
+            self._commits.add(video.source)
+
+    def _fail(self, step: _Failed) -> Report:
+        if step.video is not None:
+            step.video.failed = True
+            self._under_way.pop(step.source.id, None)
+            for track in step.video.each():
+                track.abandoned = True
+        return self._commits.failed(step.source, step.fingerprint, step.error)
+
+    def _keep_unfinished(self) -> None:
+        for video in self._under_way.values():
+            for output, tracks in video.tracks:
+                for number, track in enumerate(tracks):
+                    if len(track.rows) > track.resumed:
+                        output.partial.write(video.source.id, video.fingerprint, number, np.stack(track.rows))
+
+
+def assembled(recipe: Recipe, tracks: list[Track]) -> tuple[np.ndarray, np.ndarray]:
+    """The rows [T, E] and times [T] that are stored, of each channel's computed rows."""
+    parts = []
+    for channel, track in zip(recipe.channels, tracks, strict=True):
+        rows, times = track.features()
+        if channel.pool:
+            rows, times = channel.pool(rows, times, places=len(channel.sampling.keep))
+        parts.append((normalised(rows) if recipe.normalise == "l2" else rows, times))
+    return joined(parts)
+
+
+def _weight(step: _Step) -> int:
+    return step.batch.frames.nbytes if isinstance(step, _Pictures) and step.batch is not None else 0
+
+
+def _loaded(job: Job, channel: Channel, weights: Weights, device: torch.device) -> Any:
+    """A channel's backbone for the job's stream."""
+    module = backbones.load(channel.backbone, job.stream)
+    kind = module.VideoOptions if job.stream == "video" else module.TextOptions
+    settings = channel.video if job.stream == "video" else channel.text
+    options = build(kind, settings or {}, where=f"{channel.name}.{job.stream}")
+    loader = module.load_video if job.stream == "video" else module.load_text
+    return loader(weights, options, device)

@@ -20,13 +20,18 @@ from prvr.manifests.errors import ConfigurationError
 
 
 class VideoBackbone(Protocol):
-    """Pictures to feature rows."""
+    """Pictures to feature rows. Rows are computed in batches of one fixed size, which may hold pictures of several videos:
+    a row must not depend on its neighbours, nor, bit for bit, on its place in the batch."""
 
     dim: int
     sha256: str
 
-    def __call__(self, frames: Tensor) -> Tensor:
-        """``frames`` [N, 3, H, W] uint8 RGB to [n, E] float32."""
+    def prepare(self, frames: Tensor) -> Tensor:
+        """``frames`` [N, 3, H, W] uint8 RGB, of any size, to pictures [N, 3, h, w] uint8 of one size, on the device."""
+        ...
+
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """Pictures [B, 3, h, w], or windows of T pictures [B, T, 3, h, w], to rows [B, E] float32."""
         ...
 
 

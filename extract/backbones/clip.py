@@ -36,7 +36,7 @@ class TextOptions:
 
 
 class ClipFrames:
-    """[N, 3, H, W] uint8 to [N, E]."""
+    """[N, 3, H, W] uint8 pictures to [N, E]."""
 
     def __init__(
         self, model: CLIPVisionModelWithProjection, processor: CLIPImageProcessor, *, sha256: str, device: torch.device
@@ -48,11 +48,19 @@ class ClipFrames:
         self.device = device
         self.dim = _width(model.config.projection_dim)
 
+    def prepare(self, frames: Tensor) -> Tensor:
+        """[N, 3, H, W] uint8 to [N, 3, h, w] uint8: resized and cropped."""
+        sized = self.processor(list(frames.to(self.device)), do_rescale=False, do_normalize=False, return_tensors="pt")
+        pictures: Tensor = sized["pixel_values"]
+        return pictures
+
     @torch.inference_mode()
-    def __call__(self, frames: Tensor) -> Tensor:
-        """One feature row a frame."""
-        pixels = self.processor(images=list(frames.to(self.device)), return_tensors="pt")["pixel_values"]
-        rows: Tensor = self.model(pixel_values=pixels).image_embeds
+    def __call__(self, pictures: Tensor) -> Tensor:
+        """Prepared pictures [B, 3, h, w] to [B, E]."""
+        ready = self.processor(
+            pictures, do_resize=False, do_center_crop=False, do_convert_rgb=False, return_tensors="pt"
+        )
+        rows: Tensor = self.model(pixel_values=ready["pixel_values"]).image_embeds
         return rows
 
 

@@ -3,60 +3,36 @@
 The tap is the global average pool before the classifier, of torchvision's network and weights, as TVR's authors use it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torchvision.models import resnet152
-from torchvision.transforms.v2 import functional as pictures
 
-from prvr.extract.weights import Weights, read_state
-from prvr.manifests.errors import ConfigurationError
-
-MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+from prvr.extract.backbones._network import Network, folded, loaded
+from prvr.extract.framing import Framing
+from prvr.extract.weights import Weights
 
 
 @dataclass(frozen=True)
 class VideoOptions:
-    """``size``: height and width that pictures are squashed to, bilinear."""
+    """How pictures are framed and normalised; the defaults are torchvision's for these weights, squashed as TVR does."""
 
-    size: tuple[int, int] = (224, 224)
-
-
-class ResNet:
-    """[N, 3, H, W] uint8 to [N, 2048]."""
-
-    dim = 2048
-
-    def __init__(self, network: nn.Module, *, sha256: str, size: tuple[int, int], device: torch.device) -> None:
-        self.network = network.eval().to(device)
-        self.sha256 = sha256
-        self.size = list(size)
-        self.device = device
-
-    @torch.inference_mode()
-    def __call__(self, frames: Tensor) -> Tensor:
-        """One feature row a frame."""
-        small = pictures.resize(frames.to(self.device), self.size, antialias=True)
-        ready = pictures.normalize(pictures.to_dtype(small, torch.float32, scale=True), MEAN, DEVIATION)
-        rows: Tensor = self.network(ready)
-        return rows
+    framing: Framing = field(default_factory=lambda: Framing(size=(224, 224)))
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    deviation: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
 
-def load_video(weights: Weights, options: VideoOptions, device: torch.device) -> ResNet:
+def load_video(weights: Weights, options: VideoOptions, device: torch.device) -> Network:
     """Build the network and load its weights; raises ConfigurationError where they are of another network."""
-    if weights.seed is not None:
-        torch.manual_seed(weights.seed)
-    network = resnet152(weights=None)
-    if weights.path is not None:
-        try:
-            network.load_state_dict(read_state(weights.path))
-        except RuntimeError as error:
-            raise ConfigurationError(f"{weights.path}: not the weights of a ResNet-152 ({_first(error)})") from None
-    sha256 = weights.sha256(network.state_dict())
+    network, sha256 = loaded(resnet152, weights, "a ResNet-152")
     network.fc = nn.Identity()
-    return ResNet(network, sha256=sha256, size=options.size, device=device)
-
-
-def _first(error: Exception) -> str:
-    return " ".join(str(error).splitlines()[1:2]).strip()
+    return Network(
+        folded(network),
+        dim=2048,
+        sha256=sha256,
+        framing=options.framing,
+        mean=options.mean,
+        deviation=options.deviation,
+        device=device,
+    )

@@ -1,22 +1,22 @@
-"""The decoders: one library a file. Each has ``frames(video, samplings) -> Iterator[Pick[uint8 array [H, W, 3]]]``,
+"""The decoders: one library a file. Each has ``frames(video, samplings) -> Iterator[Pick[uint8 tensor [3, H, W]]]``,
 with the pictures turned as the file says, and raises DecodeError where it cannot be exact."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol, cast
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Protocol, cast
 
 from prvr.extract.sampling import Pick, Sampling
 from prvr.manifests import registry
 from prvr.manifests.errors import ConfigurationError, UnknownName
 
+if TYPE_CHECKING:  # Loading torch takes seconds, and choosing a decoder does not need it.
+    from torch import Tensor
+
 AUTO = "auto"
 
-type Picture = NDArray[np.uint8]
+type Picture = Tensor  # [3, H, W] uint8
 
 
 class DecoderModule(Protocol):
@@ -33,9 +33,13 @@ def load(name: str) -> DecoderModule:
     return cast(DecoderModule, registry.load(__name__, name, kind="decoder"))
 
 
+_NEEDS = {"decord": "decord", "torchcodec": "torchcodec", "nvdec": "torchcodec"}
+"""The package of a decoder that is not installed everywhere: decord has no wheel outside x86-64, torchcodec is an extra."""
+
+
 def available(name: str) -> bool:
-    """Whether a decoder is installed here: decord has no wheel outside x86-64."""
-    return name != "decord" or find_spec("decord") is not None
+    """Whether a decoder's package is installed here."""
+    return name not in _NEEDS or find_spec(_NEEDS[name]) is not None
 
 
 def check(name: str) -> None:
@@ -43,4 +47,6 @@ def check(name: str) -> None:
     if name not in (AUTO, *names()):
         raise UnknownName("decoder", name, (AUTO, *names()))
     if not available(name):
-        raise ConfigurationError(f"{name} is not installed here; use --decoder auto")
+        raise ConfigurationError(
+            f"{_NEEDS[name]}, which --decoder {name} needs, is not installed here; use --decoder auto"
+        )

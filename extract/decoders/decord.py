@@ -6,14 +6,15 @@ So it takes only what it was measured to read exactly, and compares its index wi
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import av
 import numpy as np
+import torch
 
 from prvr.extract.decoders import Picture
+from prvr.extract.decoders._container import Promise, promise
 from prvr.extract.sampling import Pick, Sampling, picks
 from prvr.manifests.errors import DecodeError
 
-CONTAINERS = ("mov", "mp4", "matroska", "webm")
+CONTAINERS = frozenset({"mov", "mp4", "matroska", "webm"})
 CODECS = ("h264", "hevc", "vp8", "vp9")
 PIXELS = ("yuv420p", "yuvj420p")
 MOST_BYTES = 256 << 20
@@ -29,7 +30,7 @@ def frames(video: Path, samplings: Sequence[Sampling]) -> Iterator[Pick[Picture]
     import decord
 
     decord.logging.set_level(decord.logging.QUIET)
-    shown = _container_times(video)
+    shown = _believable(promise(video)).times
     try:
         reader = decord.VideoReader(str(video), num_threads=1)
         spans = reader.get_frame_timestamp(range(len(reader)))
@@ -45,54 +46,28 @@ def frames(video: Path, samplings: Sequence[Sampling]) -> Iterator[Pick[Picture]
     for first in range(0, len(chosen), _BATCH):
         rows = [pick.frame for pick in chosen[first : first + _BATCH]]
         try:
-            pictures.extend(reader.get_batch(rows).asnumpy())
+            pictures.extend(torch.from_numpy(reader.get_batch(rows).asnumpy()).permute(0, 3, 1, 2))
         except (decord.DECORDError, RuntimeError) as error:
             raise DecodeError(f"decord: {_last_line(error)}") from error
     for pick, picture in zip(chosen, pictures, strict=True):
-        yield Pick(picture, pick.seconds, pick.wanted)
+        yield Pick(picture, pick.seconds)
 
 
-def _container_times(video: Path) -> list[tuple[float, float]]:
-    """Start and duration of every frame in order of presentation, as the container promises them; DecodeError where
-    decord is not to be trusted."""
-    try:
-        with av.open(str(video)) as container:
-            streams = container.streams.video
-            if len(streams) != 1:
-                raise DecodeError(f"{len(streams)} video streams")
-            stream = streams[0]
-            context = stream.codec_context
-            if not set(container.format.name.split(",")) & set(CONTAINERS):
-                raise DecodeError(f"container {container.format.name} is not one that decord reads exactly")
-            if context.name not in CODECS or context.pix_fmt not in PIXELS:
-                raise DecodeError(f"{context.name} in {context.pix_fmt} is not what decord reads exactly")
-            packets = [packet for packet in container.demux(stream) if packet.size]
-            times = [packet.pts for packet in packets if packet.pts is not None and not packet.is_discard]
-            keys = [packet.is_keyframe for packet in packets]
-            base = stream.time_base
-            size = len(packets) * context.width * context.height * 3
-    except av.FFmpegError as error:
-        raise DecodeError(f"{error.strerror or type(error).__name__}") from error
-    if size > MOST_BYTES:
-        raise DecodeError(f"{size} bytes when decoded, more than decord is let hold")
-    if not packets or base is None or len(times) < len(packets):
+def _believable(found: Promise) -> Promise:
+    """The same; DecodeError where decord is not to be trusted."""
+    if found.streams != 1:
+        raise DecodeError(f"{found.streams} video streams")
+    if not found.format & CONTAINERS:
+        raise DecodeError(f"container {', '.join(sorted(found.format))} is not one that decord reads exactly")
+    if found.codec not in CODECS or found.pixels not in PIXELS:
+        raise DecodeError(f"{found.codec} in {found.pixels} is not what decord reads exactly")
+    if found.size > MOST_BYTES:
+        raise DecodeError(f"{found.size} bytes when decoded, more than decord is let hold")
+    if not found.whole:
         raise DecodeError("an edit list, or packets without a time")
-    if _open_groups(times, keys):
+    if found.open_groups:
         raise DecodeError("pictures that reach across a keyframe, which decord misses when it seeks")
-    return sorted(
-        (float(time * base), float((packet.duration or 0) * base)) for time, packet in zip(times, packets, strict=True)
-    )
-
-
-def _open_groups(times: Sequence[int], keys: Sequence[bool]) -> bool:
-    """Whether a picture is shown before a keyframe that is stored before it. Measured: decord then gives wrong pictures."""
-    latest_key = times[0]
-    for time, key in zip(times, keys, strict=True):
-        if time < latest_key:
-            return True
-        if key:
-            latest_key = time
-    return False
+    return found
 
 
 def _last_line(error: Exception) -> str:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Protocol, cast
 
-from prvr.extract.job import Job, Report, Source
+from prvr.extract.job import Job, Report
+from prvr.extract.sources import Source
 from prvr.manifests import registry
 
 

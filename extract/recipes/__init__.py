@@ -1,13 +1,17 @@
-"""Recipes: how features are made, as data. ``<recipe>.toml`` names its backbone and weights; the settings of a stream
-are those of the backbone's ``VideoOptions`` and ``TextOptions``. A backbone's default recipe has the backbone's name."""
+"""Recipes: how features are made, as data. ``<recipe>.toml`` names a backbone and its weights, which pictures are looked at
+(``sampling``, ``window``), the backbone's own settings for a stream (``video``, ``text``), and what becomes of the rows
+(``pool``, ``normalise``); or it joins other recipes. A backbone's default recipe has the backbone's name."""
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+from prvr.extract.pooling import Pool
 from prvr.extract.sampling import Sampling
 from prvr.extract.weights import Published
+from prvr.extract.windows import Window
 from prvr.manifests import registry
 from prvr.manifests.files import digest_of
 from prvr.manifests.settings import build, merged
@@ -16,16 +20,19 @@ names = partial(registry.data_names, __name__)
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """One way to make features.
+class Channel:
+    """One backbone's way to rows.
 
     Args:
-        name: of the file.
+        name: of the recipe file.
         backbone: module of ``extract/backbones``.
         weights: name of the weights that are taken where none are given.
         published: names that stand for a download; any other name is a repository of the hub.
-        sampling: which frames, for video.
+        sampling: which pictures, for video.
+        window: how many pictures make a row; None where each does.
         video, text: settings of the backbone for each stream; None where it has no such stream.
+        pool: what makes clips of rows; None where rows are stored as they are.
+        batch_size: rows computed together where ``--batch-size`` is not given, on a CPU; a GPU takes eight times as many.
     """
 
     name: str
@@ -33,18 +40,71 @@ class Recipe:
     weights: str
     published: Mapping[str, Published] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
+    window: Window | None = None
     video: Mapping[str, Any] | None = None
     text: Mapping[str, Any] | None = None
+    pool: Pool | None = None
+    batch_size: int = 8
+
+    def settings(self, stream: str) -> dict[str, Any]:
+        """All that decides a stream's numbers, the weights apart."""
+        if stream == "text":
+            return {"backbone": self.backbone, "text": dict(self.text or {})}
+        steps = {"sampling": self.sampling, "window": self.window, "pool": self.pool}
+        set_ = {name: asdict(step) for name, step in steps.items() if step is not None}
+        return {"backbone": self.backbone, **set_, "video": dict(self.video or {})}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way to make features: of one channel, or of several whose rows are joined in this order."""
+
+    name: str
+    channels: tuple[Channel, ...]
+    normalise: Literal["none", "l2"] = "none"
+
+    @property
+    def backbone(self) -> str:
+        """Names of the backbones, joined by plus signs."""
+        return "+".join(channel.backbone for channel in self.channels)
+
+    def serves(self, stream: str) -> bool:
+        """Whether it makes features of ``video`` or ``text``."""
+        if stream == "text":
+            return len(self.channels) == 1 and self.channels[0].text is not None
+        return all(channel.video is not None for channel in self.channels)
 
     def digest(self, stream: str) -> str:
         """SHA-256 of all that decides a stream's numbers, the weights apart."""
-        settings = self.text if stream == "text" else {"fps": self.sampling.fps, **(self.video or {})}
-        return digest_of({"backbone": self.backbone, "stream": stream, "settings": settings})
+        channels = [channel.settings(stream) for channel in self.channels]
+        return digest_of({"channels": channels, "normalise": self.normalise})
 
 
-def load(name: str, changes: Mapping[str, Any]) -> Recipe:
-    """A recipe with ``--set <recipe>.<key>=<value>`` changes; raises UnknownName, ConfigurationError."""
-    import tomllib
+@dataclass(frozen=True)
+class _Joined:
+    """The file of a recipe that joins others."""
 
-    values = tomllib.loads(registry.data(__name__, name, kind="recipe"))
-    return build(Recipe, merged(values, changes) | {"name": name}, where=name)
+    join: tuple[str, ...]
+    normalise: Literal["none", "l2"] = "none"
+
+
+def load(name: str, settings: Mapping[str, Any], *, over: Mapping[str, Any] | None = None) -> Recipe:
+    """A recipe, with ``--set <recipe>.<key>=<value>`` changes (``settings``) and changes for all its channels (``over``).
+
+    Raises:
+        UnknownName: no such recipe, or no such setting.
+        ConfigurationError: a setting that is refused.
+    """
+    values = merged(raw(name), settings.get(name, {}))
+    if "join" in values:
+        joined = build(_Joined, values, where=name)
+        parts = [load(part, settings, over=over) for part in joined.join]
+        return Recipe(name, tuple(channel for part in parts for channel in part.channels), joined.normalise)
+    normalise = values.pop("normalise", "none")
+    channel = build(Channel, merged({**values, "name": name}, over or {}), where=name)
+    return build(Recipe, {"name": name, "channels": (channel,), "normalise": normalise}, where=name)
+
+
+def raw(name: str) -> dict[str, Any]:
+    """The tables of a recipe's file, as they stand there; raises UnknownName."""
+    return tomllib.loads(registry.data(__name__, name, kind="recipe"))
