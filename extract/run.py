@@ -183,14 +183,20 @@ class VideoExtractor:
                         yield from self._take(step)
                     case _Failed():
                         yield self._fail(step)
-                if self._commits.due:
-                    self._keep_unfinished()
-                    yield from self._commits.commit()
+                yield from self._pause()
         for output in self._outputs:
             for tower in output.makers:
-                tower.drain()
+                for _ in tower.drain():
+                    yield from self._pause()
         self._finish_complete()
         yield from self._commits.commit()
+
+    def _pause(self) -> Iterator[Report]:
+        """Between two batches: commit where it is time, and keep what is not finished."""
+        self._finish_complete()
+        if self._commits.due:
+            self._keep_unfinished()
+            yield from self._commits.commit()
 
     def _tower(self, channel: Channel, weights: Weights) -> Tower:
         job = self.job
@@ -261,17 +267,14 @@ class VideoExtractor:
         self._under_way[video.source.id] = video
         towers = [tower for output, _ in video.tracks for tower in output.makers]
         try:
-            if step.batch is None:
-                for tower, track in zip(towers, video.each(), strict=True):
-                    tower.finish(track)
-                if not all(track.times for track in video.each()):
-                    raise DecodeError("no frame in it")
-            else:
-                for tower, track, rows in zip(towers, video.each(), step.batch.rows, strict=True):
-                    tower.push(track, step.batch.frames, rows)
-        except PrvrError as error:
+            for number, (tower, track) in enumerate(zip(towers, video.each(), strict=True)):
+                work = tower.push(track, step.batch.frames, step.batch.rows[number]) if step.batch else tower.finish(track)
+                for _ in work:
+                    yield from self._pause()
+            if step.batch is None and not all(track.times for track in video.each()):
+                raise DecodeError("no frame in it")
+        except DecodeError as error:
             yield self._fail(_Failed(video.source, video.fingerprint, error, video))
-        self._finish_complete()
 
     def _finish_complete(self) -> None:
         """Hand over the videos whose every row is computed."""

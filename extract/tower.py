@@ -45,7 +45,7 @@ class Track:
     @property
     def complete(self) -> bool:
         """Whether every row is there. Rows of an earlier run may be there before their pictures have passed."""
-        return self.closed and len(self.rows) == len(self.times)
+        return self.closed and 0 < len(self.times) == len(self.rows)
 
     def features(self) -> tuple[Array, NDArray[np.float64]]:
         """Rows [T, E] and times [T]."""
@@ -110,8 +110,8 @@ class Tower:
         windows = Windows(self.channel.window) if self.channel.window else None
         return Track(rows=rows, resumed=len(rows), windows=windows)
 
-    def push(self, track: Track, frames: Tensor, rows: Rows) -> None:
-        """Take the next pictures of a video, ``frames`` [N, 3, H, W]; runs every batch that is full.
+    def push(self, track: Track, frames: Tensor, rows: Rows) -> Iterator[None]:
+        """Take the next pictures of a video, ``frames`` [N, 3, H, W]; computes every batch that is full, and pauses after each.
 
         Raises:
             DecodeError: the backbone cannot use pictures of that size.
@@ -129,28 +129,30 @@ class Tower:
         for number, seconds in zip(rows.frame, rows.seconds, strict=True):
             picture = pictures[place[number]]
             made = track.windows.push(picture, seconds) if track.windows else iter([Frames((picture,), seconds)])
-            self._enqueue(track, made)
+            yield from self._enqueue(track, made)
 
-    def finish(self, track: Track) -> None:
-        """The video has ended."""
+    def finish(self, track: Track) -> Iterator[None]:
+        """The video has ended; pauses as ``push`` does."""
         if track.windows:
-            self._enqueue(track, track.windows.finish())
+            yield from self._enqueue(track, track.windows.finish())
             track.windows = None
         track.closed = True
 
-    def drain(self) -> None:
-        """Compute everything that waits."""
+    def drain(self) -> Iterator[None]:
+        """Compute everything that waits; pauses as ``push`` does."""
         while self._waiting:
             self._run()
+            yield
         self._land(0)
 
-    def _enqueue(self, track: Track, made: Iterator[Frames]) -> None:
+    def _enqueue(self, track: Track, made: Iterator[Frames]) -> Iterator[None]:
         for frames in made:
             track.times.append(frames.seconds)
             if len(track.times) > track.resumed:
                 self._waiting.append(_Waiting(track, frames.pictures))
                 if len(self._waiting) >= self.batch_size:
                     self._run()
+                    yield
 
     def _run(self) -> None:
         items = [self._waiting.popleft() for _ in range(min(self.batch_size, len(self._waiting)))]
