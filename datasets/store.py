@@ -11,7 +11,7 @@ import math
 import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class FeatureSpec:
         compute_threads, batch_size: threads a network ran on, and rows that it computed together; other counts may change the
             last bits. ``precision``: that it computed in. Several networks are joined by plus signs.
         versions: library name to version.
+        settings: of the recipe, as ``recipe_digest`` covers them.
     """
 
     stream: str
@@ -55,10 +56,11 @@ class FeatureSpec:
     versions: Mapping[str, str]
     batch_size: str = "any"
     precision: str = "float32"
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def identity(self) -> dict[str, Any]:
         """The fields that may not be mixed in one store. A weights' name may differ where the bytes are the same."""
-        return {key: value for key, value in asdict(self).items() if key not in ("versions", "weights")}
+        return {key: value for key, value in asdict(self).items() if key not in ("versions", "weights", "settings")}
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ from prvr.manifests import registry
 from prvr.manifests.console import SOME_FAILED, Common, Outcome, command, listing
 from prvr.manifests.errors import ConfigurationError
 
-_BACKBONES, _RECIPES = "prvr.extract.backbones", "prvr.extract.recipes"
-
 
 @command("prvr-extract", example="prvr-extract videos/ --backbone clip --out features/")
 @click.argument("source", nargs=-1)
@@ -56,8 +54,15 @@ _BACKBONES, _RECIPES = "prvr.extract.backbones", "prvr.extract.recipes"
 @click.option("--id-from", type=click.Choice(["stem", "path"]), default="stem", help="What a video's id is.")
 @click.option("--frame-rate", type=float, help="Take folders of pictures as videos of so many frames a second.")
 @click.option("--skip-failed", is_flag=True, help="Do not try again what failed before.")
+@click.option(
+    "--adapt",
+    is_flag=True,
+    help="Tune roberta on the training captions first, as TVR did: an epoch, hours on a CPU. Settings: adapt.KEY.",
+)
 @click.option("--overwrite", is_flag=True, help="Delete the stores named here, and start again.")
-@click.option("--list", "list_", is_flag=True, help="List backbones and recipes, and stop.")
+@click.option(
+    "--list", "list_", is_flag=True, help="List backbones and recipes, and stop; with --recipe, print that one."
+)
 def main(
     common: Common,
     source: tuple[str, ...],
@@ -83,6 +88,7 @@ def main(
     id_from: str,
     frame_rate: float | None,
     skip_failed: bool,
+    adapt: bool,
     overwrite: bool,
     list_: bool,
 ) -> Outcome:
@@ -93,9 +99,7 @@ def main(
     What is in the stores already is not extracted again. What fails is listed, and tried again the next time.
     """
     if list_:
-        known = {"backbones": registry.names(_BACKBONES), "recipes": registry.data_names(_RECIPES)}
-        text = "\n".join(listing(title, entries) for title, entries in known.items())
-        return Outcome({title: list(entries) for title, entries in known.items()}, text)
+        return _listed(recipe)
     if not source:
         raise ConfigurationError("name a SOURCE: a folder of videos, or a split folder for its captions")
     if not backbone and not recipe:
@@ -126,6 +130,7 @@ def main(
         id_from=id_from,
         frame_rate=frame_rate,
         skip_failed=skip_failed,
+        adapt=adapt,
         settings=common.settings,
     )
     stores = [str(plan.store) for plan in job.plans]
@@ -134,11 +139,13 @@ def main(
         return Outcome({"stores": stores, "total": len(sources), "ignored": found.ignored}, text)
 
     from prvr.extract import engines
-    from prvr.extract.prepare import default_workers, start_again
+    from prvr.extract.prepare import adapted, default_workers, start_again
     from prvr.manifests.progress import progress
 
     if overwrite:
         start_again(job)
+    if adapt:
+        job = adapted(job, Path(source[0]), common.settings)
     workers = workers or default_workers(job, len(sources))
     reports = list(progress(engines.load(engine).extract(job, sources, workers), "extract", len(sources)))
     counts = {
@@ -156,3 +163,18 @@ def main(
     lines += [f"  failed: {report.source}: {report.error}" for report in failed]
     lines += [f"  {store}" for store in stores]
     return Outcome(result, "\n".join(lines), SOME_FAILED if failed else 0)
+
+
+def _listed(asked: tuple[str, ...]) -> Outcome:
+    from prvr.extract import recipes
+
+    if asked:
+        return Outcome({"recipes": {name: recipes.raw(name) for name in asked}}, "\n".join(map(recipes.text, asked)))
+    backbones = registry.names("prvr.extract.backbones")
+    abouts = {name: recipes.raw(name).get("about", "") for name in recipes.names()}
+    width = max(map(len, abouts))
+    lines = tuple(f"{name:{width}}  {about}" for name, about in abouts.items())
+    return Outcome(
+        {"backbones": list(backbones), "recipes": abouts},
+        f"{listing('backbones', backbones)}\n{listing('recipes', lines)}",
+    )

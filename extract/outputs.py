@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol
+from typing import Any, Protocol
 
 from prvr.datasets.ledger import Failure, Ledger
 from prvr.datasets.store import Features, FeatureSpec, FeatureStore
@@ -30,6 +30,8 @@ class Maker(Protocol):
     def batch_size(self) -> int | None: ...
     @property
     def precision(self) -> str: ...
+    @property
+    def options(self) -> Mapping[str, Any]: ...
 
 
 @dataclass
@@ -59,11 +61,12 @@ class Output[M: Maker]:
 
 def open_output[M: Maker](job: Job, plan: Plan, makers: tuple[M, ...]) -> Output[M]:
     """Open or make a plan's store; raises ConfigurationError where it was made in another way."""
+    settings = plan.recipe.settings(job.stream, [maker.options for maker in makers])
     spec = FeatureSpec(
         stream=job.stream,
         backbone=plan.recipe.backbone,
         recipe=plan.recipe.name,
-        recipe_digest=plan.recipe.digest(job.stream),
+        recipe_digest=digest_of(settings),
         weights=" + ".join(weights.name for weights in plan.weights),
         weights_sha256=makers[0].sha256 if len(makers) == 1 else digest_of([maker.sha256 for maker in makers]),
         dim=sum(maker.dim for maker in makers),
@@ -72,6 +75,7 @@ def open_output[M: Maker](job: Job, plan: Plan, makers: tuple[M, ...]) -> Output
         versions=_versions(),
         batch_size="+".join(str(maker.batch_size or "any") for maker in makers),
         precision="+".join(maker.precision for maker in makers),
+        settings=settings,
     )
     with _disk(plan):
         store = FeatureStore.create(plan.store, spec)

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from prvr.extract.decoders import check as check_decoder
 from prvr.extract.job import Job, Plan
 from prvr.extract.recipes import Channel, Recipe
 from prvr.extract.sources import Found, Source, find
-from prvr.extract.weights import resolve
+from prvr.extract.weights import Weights, resolve
 from prvr.manifests.errors import ConfigurationError, UnknownName
+from prvr.manifests.settings import build
+from prvr.manifests.split import Split
 
 MOST_WORKERS = 8
 VIDEOS_A_WORKER, CAPTIONED_A_WORKER = 4, 1000
@@ -42,6 +45,7 @@ def prepare(
     id_from: str,
     frame_rate: float | None,
     skip_failed: bool,
+    adapt: bool,
     settings: Mapping[str, Any],
 ) -> tuple[Job, Found, list[Source]]:
     """The job, what was found, and the part of it that is this process's.
@@ -64,7 +68,10 @@ def prepare(
     if found.stream == "text" and fps is not None:
         raise ConfigurationError("--fps is for videos; these sources are captions")
     given = _weights_by_channel(weights, chosen)
-    plans = tuple(_plan(recipe, given, found, out, name) for recipe in chosen)
+    if adapt and (found.stream != "text" or any(recipe.backbone != "roberta" for recipe in chosen)):
+        raise ConfigurationError("--adapt tunes roberta on the captions of a split folder, and nothing else")
+    text_name = "{dataset}.{recipe}-adapted.text" if adapt else "{dataset}.{recipe}.text"
+    plans = tuple(_plan(recipe, given, found, out, name, text_name) for recipe in chosen)
     job = Job(
         stream=found.stream,
         plans=plans,
@@ -100,12 +107,38 @@ def start_again(job: Job) -> None:
         Ledger(plan.store).path.unlink(missing_ok=True)
 
 
-def _plan(recipe: Recipe, given: Mapping[str, str], found: Found, out: Path, name: str | None) -> Plan:
+def adapted(job: Job, split: Path, settings: Mapping[str, Any]) -> Job:
+    """The job with weights that are tuned on the training captions of ``split`` first, and kept beside the stores."""
+    from prvr.extract.adapt import AdaptSettings, adapt
+
+    sentences = [query.text for video in Split.read(split).videos.get("train", ()) for query in video.queries]
+    plans = []
+    for plan in job.plans:
+        ((channel, weights),) = plan.channels
+        own = {"prefix_space": (channel.text or {}).get("prefix_space", False), **settings.get("adapt", {})}
+        out = plan.store.with_name(plan.store.name.removesuffix(".text.zarr").removesuffix(".zarr") + ".weights")
+        path = adapt(weights, sentences, out, build(AdaptSettings, own, where="adapt"), job.device)
+        plans.append(replace(plan, weights=(Weights(str(path), path, None),)))
+    return replace(job, plans=tuple(plans))
+
+
+def _plan(recipe: Recipe, given: Mapping[str, str], found: Found, out: Path, name: str | None, text_name: str) -> Plan:
     if not recipe.serves(found.stream):
         raise ConfigurationError(f"recipe {recipe.name!r} makes no {found.stream} features")
-    weights = tuple(resolve(given.get(one.name, one.weights), one.published) for one in recipe.channels)
-    stem = name or (f"{found.dataset}.{recipe.name}.text" if found.dataset is not None else f"{recipe.name}.video")
+    weights = tuple(resolve(_named(one, given), one.published) for one in recipe.channels)
+    named = text_name if found.dataset is not None else "{recipe}.video"
+    stem = name or named.format(dataset=found.dataset, recipe=recipe.name)
     return Plan(recipe, weights, out / f"{stem.removesuffix('.zarr')}.zarr")
+
+
+def _named(channel: Channel, given: Mapping[str, str]) -> str:
+    name = given.get(channel.name, channel.weights)
+    if not name:
+        raise ConfigurationError(
+            f"recipe {channel.name!r} has no weights that could be fetched; give --weights {channel.backbone}=PATH "
+            f"(prvr-extract --list --recipe {channel.name} says which)"
+        )
+    return name
 
 
 def _weights_by_channel(values: Sequence[str], chosen: Sequence[Recipe]) -> dict[str, str]:

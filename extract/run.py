@@ -6,8 +6,8 @@ that a kill costs less than 30 seconds of the networks' work.
 """
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,6 +67,7 @@ class _Sentences:
     """A text backbone as the maker of a store's rows."""
 
     encode: TextBackbone
+    options: Mapping[str, Any]
     batch_size: None = None
     precision: str = "float32"
 
@@ -85,7 +86,7 @@ class CaptionExtractor:
     def __init__(self, job: Job) -> None:
         device = pick_device(job.device)
         self._outputs = [
-            open_output(job, plan, tuple(_Sentences(_loaded(job, *pair, device)) for pair in plan.channels))
+            open_output(job, plan, tuple(_Sentences(*_loaded(job, *pair, device)) for pair in plan.channels))
             for plan in job.plans
         ]
         self._commits = Commits(self._outputs)
@@ -201,9 +202,11 @@ class VideoExtractor:
     def _tower(self, channel: Channel, weights: Weights) -> Tower:
         job = self.job
         several = 1 if self.device.type == "cpu" else GPU_BATCH
+        backbone, options = _loaded(job, channel, weights, self.device)
         return Tower(
             channel,
-            _loaded(job, channel, weights, self.device),
+            backbone,
+            options=options,
             batch_size=job.batch_size or channel.batch_size * several,
             device=self.device,
             precision=job.precision,
@@ -268,7 +271,9 @@ class VideoExtractor:
         towers = [tower for output, _ in video.tracks for tower in output.makers]
         try:
             for number, (tower, track) in enumerate(zip(towers, video.each(), strict=True)):
-                work = tower.push(track, step.batch.frames, step.batch.rows[number]) if step.batch else tower.finish(track)
+                work = (
+                    tower.push(track, step.batch.frames, step.batch.rows[number]) if step.batch else tower.finish(track)
+                )
                 for _ in work:
                     yield from self._pause()
             if step.batch is None and not all(track.times for track in video.each()):
@@ -316,11 +321,11 @@ def _weight(step: _Step) -> int:
     return step.batch.frames.nbytes if isinstance(step, _Pictures) and step.batch is not None else 0
 
 
-def _loaded(job: Job, channel: Channel, weights: Weights, device: torch.device) -> Any:
-    """A channel's backbone for the job's stream."""
+def _loaded(job: Job, channel: Channel, weights: Weights, device: torch.device) -> tuple[Any, dict[str, Any]]:
+    """A channel's backbone for the job's stream, and the options that it was made with."""
     module = backbones.load(channel.backbone, job.stream)
     kind = module.VideoOptions if job.stream == "video" else module.TextOptions
     settings = channel.video if job.stream == "video" else channel.text
     options = build(kind, settings or {}, where=f"{channel.name}.{job.stream}")
     loader = module.load_video if job.stream == "video" else module.load_text
-    return loader(weights, options, device)
+    return loader(weights, options, device), asdict(options)

@@ -35,6 +35,11 @@ class Sampling:
         if not self.keep or list(self.keep) != sorted({*self.keep} & {*range(self.of)}):
             raise ConfigurationError(f"keep {list(self.keep)} of {self.of}: name rising slots from 0 to {self.of - 1}")
 
+    @property
+    def rate(self) -> float:
+        """Rows a second; infinite for native frames."""
+        return math.inf if self.fps == "native" else self.fps * len(self.keep) / self.of
+
     def time(self, row: int) -> float:
         """Seconds of one row of a grid; of native frames only the frame itself knows."""
         if self.fps == "native":

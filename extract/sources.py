@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from prvr.manifests.errors import ConfigurationError, MissingInput, PrvrError
+from prvr.manifests.errors import ConfigurationError, MissingInput
 from prvr.manifests.files import sha256_of
 from prvr.manifests.split import Split, Video
 
@@ -257,9 +257,12 @@ class _Places:
         system, path = _remote(url)
         try:
             folder = not glob.has_magic(path) and system.isdir(path)
-            found = system.find(path) if folder else system.glob(path) if glob.has_magic(path) else [path]
+            # A glob without magic gives what it names, if it is there.
+            found = system.find(path) if folder else system.glob(path)
         except (OSError, ValueError, ImportError) as error:
             raise MissingInput(f"{url}: {error}") from None
+        if not found:
+            raise MissingInput(f"{url}: nothing there")
         root = system.unstrip_protocol(path) if folder else ""
         for one in sorted(found):
             name = system.unstrip_protocol(one)
@@ -273,11 +276,11 @@ class _Places:
 
 
 def _remote(url: str) -> tuple[Any, str]:
-    """fsspec's file system for a URL, and the path in it; PrvrError where the package for that protocol is not installed."""
+    """fsspec's file system for a URL, and the path in it; MissingInput where the package for that protocol is not installed."""
     from fsspec.core import url_to_fs
 
     try:
         found: tuple[Any, str] = url_to_fs(url)
     except (ImportError, ValueError) as error:
-        raise PrvrError(f"{url}: {error}") from None
+        raise MissingInput(f"{url}: {error}") from None
     return found

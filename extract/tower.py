@@ -6,8 +6,9 @@ among processes, and whatever was extracted before.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +73,7 @@ class Tower:
 
     Args:
         channel: says which pictures make a row.
-        backbone: computes the rows.
+        backbone: computes the rows. ``options``: it was made with.
         batch_size: rows in every batch.
         precision: that the network computes in; ``auto`` is what agrees with float32.
         compiled: send the network through ``torch.compile``.
@@ -83,6 +84,7 @@ class Tower:
         channel: Channel,
         backbone: VideoBackbone,
         *,
+        options: Mapping[str, Any],
         batch_size: int,
         device: torch.device,
         precision: str = "auto",
@@ -91,6 +93,7 @@ class Tower:
         self.channel = channel
         self.dim = backbone.dim
         self.sha256 = backbone.sha256
+        self.options = options
         self.batch_size = batch_size
         self.device = device
         self._backbone = backbone

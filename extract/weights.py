@@ -20,7 +20,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Published:
-    """Weights that a name stands for: where they are, the first digits of their SHA-256, and under which licence."""
+    """Weights that a name stands for: where they are, the first digits of their SHA-256, and under which licence.
+
+    An empty ``sha256`` says that we do not know it: what is downloaded is taken as it comes, and its hash is logged.
+    """
 
     url: str
     sha256: str
@@ -67,18 +70,21 @@ def resolve(text: str, published: Mapping[str, Published]) -> Weights:
 
 
 def _from_url(name: str, published: Published) -> Weights:
-    target = cache() / f"{name}-{published.sha256}{Path(published.url).suffix}"
+    stem = f"{name}-{published.sha256}" if published.sha256 else name
+    target = cache() / f"{stem}{Path(published.url).suffix}"
     if not target.is_file():
         from torch.hub import download_url_to_file
 
         _log.info("downloading %s (%s) to %s", name, published.licence, target)
         with written_aside(target) as aside:
             try:
-                download_url_to_file(published.url, str(aside), published.sha256, progress=False)
+                download_url_to_file(published.url, str(aside), published.sha256 or None, progress=False)
             except (OSError, RuntimeError) as error:
                 raise PrvrError(
                     f"{published.url}: {error}; without a network fetch it elsewhere and give its path with --weights"
                 ) from error
+        if not published.sha256:
+            _log.warning("%s: NOT VERIFIED, the recipe knows no hash; SHA-256 %s", name, sha256_of(target))
     return Weights(name, target, None)
 
 
@@ -116,7 +122,7 @@ def local(text: str) -> Weights | None:
     path = Path(text).expanduser()
     if path.exists():
         return Weights(text, path, None)
-    if path.is_absolute() or text.startswith((".", "~")) or path.suffix in (".pth", ".pt", ".safetensors"):
+    if path.is_absolute() or text.startswith((".", "~")) or path.suffix in (".pth", ".pt", ".pyth", ".safetensors"):
         raise MissingInput(f"weights {text!r}: no such file or folder")
     return None
 
@@ -127,7 +133,8 @@ def cache() -> Path:
 
 
 def read_state(path: Path) -> "dict[str, Tensor]":
-    """Tensors of a ``.safetensors`` file, or of a ``.pth`` file read without executing what is in it.
+    """Tensors of a ``.safetensors`` file, or of a ``.pth`` file read without executing what is in it. PyTorchVideo's and
+    PySlowFast's ``.pyth`` files hold theirs under ``model_state``.
 
     Raises:
         ConfigurationError: the file holds no tensors by name.
@@ -146,6 +153,8 @@ def read_state(path: Path) -> "dict[str, Tensor]":
         )
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ConfigurationError(f"{path}: not a file of weights ({str(error).splitlines()[0]})") from None
+    if isinstance(state, dict) and isinstance(state.get("model_state"), dict):
+        state = state["model_state"]
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
         raise ConfigurationError(f"{path}: not a table of tensors")
     return state

@@ -1,15 +1,17 @@
 """RoBERTa word features: Liu et al., RoBERTa: A Robustly Optimized BERT Pretraining Approach, 2019 (arXiv 1907.11692).
 
-As TVR's authors take them: a hidden layer's rows of the word pieces, without those of ``<s>`` and ``</s>``.
+As TVR's authors take them: a hidden layer's rows of the word pieces, without those of ``<s>`` and ``</s>``
+(jayleicn/TVRetrieval, utils/text_feature/lm_finetuning_on_single_sentences.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, RobertaConfig, RobertaModel
+from transformers import AutoTokenizer, PretrainedConfig, RobertaConfig, RobertaModel
 
 from prvr.extract.backbones._transformers import load_model
 from prvr.extract.weights import Weights
@@ -18,14 +20,34 @@ from prvr.manifests.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class TextOptions:
-    """``layer``: index into the hidden states, -1 the last. ``max_tokens``: a sentence is cut there, special tokens counted."""
+    """Which rows of which tokens.
+
+    Args:
+        layer: index into the hidden states, of which the first are the embeddings; -1 the last.
+        max_tokens: a sentence is cut there, ``<s>`` and ``</s>`` counted.
+        special_tokens: keep the rows of ``<s>`` and ``</s>``.
+        prefix_space: read the first word as if a space stood before it; it is another token then.
+
+    Raises:
+        ConfigurationError: ``max_tokens`` that leave no word.
+    """
 
     layer: int = -2
     max_tokens: int = 32
+    special_tokens: bool = False
+    prefix_space: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 3:
+            raise ConfigurationError(f"max_tokens {self.max_tokens}: <s> and </s> are two of them; give 3 or more")
 
 
 class RobertaWords:
-    """Sentences to [W, E] each."""
+    """Sentences to [W, E] each.
+
+    Raises:
+        ConfigurationError: a layer, or a number of tokens, that the model does not have.
+    """
 
     def __init__(
         self, model: RobertaModel, tokenizer: Any, options: TextOptions, *, sha256: str, device: torch.device
@@ -33,6 +55,7 @@ class RobertaWords:
         layers = model.config.num_hidden_layers + 1
         if not -layers <= options.layer < layers:
             raise ConfigurationError(f"layer {options.layer}: the model has {layers} hidden states")
+        check_length(options.max_tokens, model.config)
         self.model = model
         self.model.to(device)  # type: ignore[arg-type]
         self.tokenizer = tokenizer
@@ -52,20 +75,66 @@ class RobertaWords:
             return_special_tokens_mask=True,
             return_tensors="pt",
         ).to(self.device)
-        output = self.model(
-            input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"], output_hidden_states=True
-        )
-        words = (tokens["special_tokens_mask"] == 0) & (tokens["attention_mask"] == 1)
-        rows = output.hidden_states[self.options.layer]
-        return [row[mask] for row, mask in zip(rows, words, strict=True)]
+        return word_rows(self.model, tokens, self.options)
+
+
+def word_rows(model: RobertaModel, tokens: Mapping[str, Tensor], options: TextOptions) -> list[Tensor]:
+    """The rows [W, E] of each sentence that ``options`` ask for.
+
+    Args:
+        tokens: ``input_ids``, ``attention_mask`` and ``special_tokens_mask`` [B, W + 2 + padding], integers.
+    """
+    output = model(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"], output_hidden_states=True)
+    kept = tokens["attention_mask"] == 1
+    if not options.special_tokens:
+        kept &= tokens["special_tokens_mask"] == 0
+    return [row[mask] for row, mask in zip(output.hidden_states[options.layer], kept, strict=True)]
 
 
 def load_text(weights: Weights, options: TextOptions, device: torch.device) -> RobertaWords:
-    """The encoder and its vocabulary."""
+    """The encoder and its vocabulary.
+
+    Raises:
+        ConfigurationError: random weights, a folder that lacks weights or a vocabulary, or options that do not fit.
+    """
+    path = folder_of(weights)
+    model = load_model(RobertaModel, weights, RobertaConfig, add_pooling_layer=False)
+    tokenizer = load_tokenizer(path, model.config, prefix_space=options.prefix_space)
+    return RobertaWords(model, tokenizer, options, sha256=weights.sha256(model.state_dict()), device=device)
+
+
+def folder_of(weights: Weights) -> Path:
+    """Where the weights and their vocabulary are; raises ConfigurationError where they are random numbers."""
     if weights.path is None:
         raise ConfigurationError(
             "roberta needs a vocabulary, which random weights do not have; give a folder with --weights"
         )
-    model = load_model(RobertaModel, weights, RobertaConfig, add_pooling_layer=False)
-    tokenizer = AutoTokenizer.from_pretrained(weights.path)
-    return RobertaWords(model, tokenizer, options, sha256=weights.sha256(model.state_dict()), device=device)
+    return weights.path
+
+
+def load_tokenizer(folder: Path, config: PretrainedConfig, *, prefix_space: bool) -> Any:
+    """The folder's tokenizer; ``prefix_space`` overrides what the folder says.
+
+    Raises:
+        ConfigurationError: it has no words, or more than the model has embeddings for.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, add_prefix_space=prefix_space, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{folder}: its vocabulary cannot be read ({' '.join(str(error).split())})") from None
+    # Where the files of the vocabulary are absent, transformers makes a tokenizer of the special tokens alone.
+    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+        raise ConfigurationError(f"{folder}: no vocabulary there (tokenizer.json, or vocab.json and merges.txt)")
+    if len(tokenizer) > config.vocab_size:
+        raise ConfigurationError(
+            f"{folder}: a vocabulary of {len(tokenizer)} tokens, and a model that knows {config.vocab_size}"
+        )
+    return tokenizer
+
+
+def check_length(tokens: int, config: PretrainedConfig) -> None:
+    """Raises ConfigurationError where the model has no positions for so many tokens."""
+    # Positions count from after the padding's id.
+    longest = config.max_position_embeddings - config.pad_token_id - 1
+    if tokens > longest:
+        raise ConfigurationError(f"{tokens} tokens a sentence: the model has positions for {longest}")

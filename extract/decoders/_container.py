@@ -17,7 +17,7 @@ class Promise:
     Args:
         format: the container's names, as FFmpeg has them.
         streams: how many video streams there are.
-        codec, pixels: of the stream.
+        codec, pixels: of the stream that FFmpeg holds for the best; size, times and the rest too.
         size: bytes of all pictures as RGB.
         times: start and duration (seconds) of every picture, in order of presentation.
         whole: every packet has a time, and none is to be thrown away (an edit list would).
@@ -39,10 +39,9 @@ def promise(video: Path) -> Promise:
     av.logging.set_level(av.logging.PANIC)
     try:
         with av.open(str(video)) as container:
-            streams = container.streams.video
-            if not streams:
+            stream = container.streams.best("video")
+            if not isinstance(stream, av.VideoStream):
                 raise DecodeError("no video stream in it")
-            stream = streams[0]
             context = stream.codec_context
             packets = [packet for packet in container.demux(stream) if packet.size]
             base = stream.time_base
@@ -56,7 +55,7 @@ def promise(video: Path) -> Promise:
             check_whole(container, stream, sum(not packet.is_corrupt for packet in packets))
             return Promise(
                 format=frozenset(container.format.name.split(",")),
-                streams=len(streams),
+                streams=len(container.streams.video),
                 codec=context.name,
                 pixels=context.pix_fmt or "",
                 size=len(packets) * context.width * context.height * 3,

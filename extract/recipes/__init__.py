@@ -3,7 +3,7 @@
 (``pool``, ``normalise``); or it joins other recipes. A backbone's default recipe has the backbone's name."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -13,7 +13,6 @@ from prvr.extract.sampling import Sampling
 from prvr.extract.weights import Published
 from prvr.extract.windows import Window
 from prvr.manifests import registry
-from prvr.manifests.files import digest_of
 from prvr.manifests.settings import build, merged
 
 names = partial(registry.data_names, __name__)
@@ -26,8 +25,9 @@ class Channel:
     Args:
         name: of the recipe file.
         backbone: module of ``extract/backbones``.
-        weights: name of the weights that are taken where none are given.
-        published: names that stand for a download; any other name is a repository of the hub.
+        weights: name of the weights that are taken where none are given; empty where there are none that a name can fetch.
+        published: names that stand for a download, besides those of the backbone's default recipe; any other name is a
+            repository of the hub.
         sampling: which pictures, for video.
         window: how many pictures make a row; None where each does.
         video, text: settings of the backbone for each stream; None where it has no such stream.
@@ -46,20 +46,19 @@ class Channel:
     pool: Pool | None = None
     batch_size: int = 8
 
-    def settings(self, stream: str) -> dict[str, Any]:
-        """All that decides a stream's numbers, the weights apart."""
-        if stream == "text":
-            return {"backbone": self.backbone, "text": dict(self.text or {})}
-        steps = {"sampling": self.sampling, "window": self.window, "pool": self.pool}
+    def settings(self, stream: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """All that decides a stream's numbers, the weights apart. ``options``: of the backbone, defaults filled in."""
+        steps = {"sampling": self.sampling, "window": self.window, "pool": self.pool} if stream == "video" else {}
         set_ = {name: asdict(step) for name, step in steps.items() if step is not None}
-        return {"backbone": self.backbone, **set_, "video": dict(self.video or {})}
+        return {"backbone": self.backbone, **set_, stream: dict(options)}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to make features: of one channel, or of several whose rows are joined in this order."""
+    """One way to make features: of one channel, or of several whose rows are joined in this order. ``about``: in a line."""
 
     name: str
+    about: str
     channels: tuple[Channel, ...]
     normalise: Literal["none", "l2"] = "none"
 
@@ -74,16 +73,17 @@ class Recipe:
             return len(self.channels) == 1 and self.channels[0].text is not None
         return all(channel.video is not None for channel in self.channels)
 
-    def digest(self, stream: str) -> str:
-        """SHA-256 of all that decides a stream's numbers, the weights apart."""
-        channels = [channel.settings(stream) for channel in self.channels]
-        return digest_of({"channels": channels, "normalise": self.normalise})
+    def settings(self, stream: str, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """All that decides a stream's numbers, the weights apart. ``options``: of each channel's backbone."""
+        channels = [channel.settings(stream, own) for channel, own in zip(self.channels, options, strict=True)]
+        return {"channels": channels, "normalise": self.normalise}
 
 
 @dataclass(frozen=True)
 class _Joined:
     """The file of a recipe that joins others."""
 
+    about: str
     join: tuple[str, ...]
     normalise: Literal["none", "l2"] = "none"
 
@@ -99,12 +99,20 @@ def load(name: str, settings: Mapping[str, Any], *, over: Mapping[str, Any] | No
     if "join" in values:
         joined = build(_Joined, values, where=name)
         parts = [load(part, settings, over=over) for part in joined.join]
-        return Recipe(name, tuple(channel for part in parts for channel in part.channels), joined.normalise)
-    normalise = values.pop("normalise", "none")
-    channel = build(Channel, merged({**values, "name": name}, over or {}), where=name)
-    return build(Recipe, {"name": name, "channels": (channel,), "normalise": normalise}, where=name)
+        channels = tuple(channel for part in parts for channel in part.channels)
+        return Recipe(name, joined.about, channels, joined.normalise)
+    whole: dict[str, Any] = {key: values.pop(key) for key in ("about", "normalise") if key in values}
+    published = raw(values["backbone"]).get("published", {}) if values.get("backbone") in names() else {}
+    values = merged({"published": published}, merged({**values, "name": name}, over or {}))
+    channel = build(Channel, values, where=name)
+    return build(Recipe, {"name": name, "channels": (channel,), **whole}, where=name)
+
+
+def text(name: str) -> str:
+    """A recipe's file, whole: its comments say what is established and what is not; raises UnknownName."""
+    return registry.data(__name__, name, kind="recipe")
 
 
 def raw(name: str) -> dict[str, Any]:
     """The tables of a recipe's file, as they stand there; raises UnknownName."""
-    return tomllib.loads(registry.data(__name__, name, kind="recipe"))
+    return tomllib.loads(text(name))

@@ -1,11 +1,12 @@
 """What the words of a command name."""
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from prvr.extract.sources import VideoFile, find
+from prvr.extract.sources import FrameFolder, VideoFile, VideoUrl, find
 from prvr.manifests.errors import ConfigurationError, MissingInput
 from prvr.manifests.split import Query, Split, Video
 
@@ -18,8 +19,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "videos"
 
 
-def _ids(*arguments: object, id_from: str = "stem") -> list[str]:
-    return [source.id for source in find([str(one) for one in arguments], id_from=id_from).sources]
+def _ids(*arguments: object, id_from: str = "stem", frame_rate: float | None = None) -> list[str]:
+    found = find([str(one) for one in arguments], id_from=id_from, frame_rate=frame_rate)
+    return [source.id for source in found.sources]
 
 
 def test_a_folder_is_searched_to_the_bottom_and_the_rest_is_counted(folder: Path) -> None:
@@ -84,3 +86,84 @@ def test_a_fingerprint_is_of_the_content(tmp_path: Path) -> None:
     assert VideoFile("v", path).fingerprint() != first == first
     path.write_bytes(b"one")
     assert VideoFile("v", path).fingerprint() == first
+
+
+@pytest.fixture
+def frames(tmp_path: Path) -> Path:
+    for name in ("s01/one/1.jpg", "s01/one/2.jpg", "s01/two/1.png", "s01/two/notes.md", "v.1.5/1.JPG"):
+        (tmp_path / "frames" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "frames" / name).write_bytes(name.encode())
+    return tmp_path / "frames"
+
+
+def test_with_a_rate_each_folder_of_pictures_is_a_video(frames: Path) -> None:
+    found = find([str(frames)], frame_rate=3.0)
+    assert [source.id for source in found.sources] == ["one", "two", "v.1.5"] and found.ignored == 1
+    assert all(isinstance(source, FrameFolder) and source.rate == 3.0 for source in found.sources)
+    assert _ids(frames, id_from="path", frame_rate=3.0) == ["s01/one", "s01/two", "v.1.5"]
+    assert _ids(frames / "s01" / "*", frame_rate=3.0) == ["one", "two"]
+
+
+def test_without_a_rate_pictures_are_ignored_and_said_to_be_there(frames: Path) -> None:
+    with pytest.raises(MissingInput, match=r"5 other files, 4 of them pictures: --frame-rate"):
+        find([str(frames)])
+
+
+def test_a_frame_folders_fingerprint_is_of_its_pictures_and_rate(frames: Path) -> None:
+    folder = frames / "s01" / "one"
+    first = FrameFolder("one", folder, 3.0).fingerprint()
+    (folder / "notes.txt").write_text("x", encoding="utf-8")
+    assert FrameFolder("one", folder, 3.0).fingerprint() == first != FrameFolder("one", folder, 5.0).fingerprint()
+    (folder / "2.jpg").rename(folder / "0.jpg")
+    assert FrameFolder("one", folder, 3.0).fingerprint() != first
+
+
+@pytest.fixture
+def bucket() -> Iterator[str]:
+    """Files of a remote system: fsspec's own, in memory."""
+    import fsspec
+
+    system = fsspec.filesystem("memory")
+    for name in ("/bucket/a.mp4", "/bucket/sub/b.webm", "/bucket/sub/notes.md"):
+        system.pipe_file(name, name.encode())
+    yield "memory://bucket"
+    system.rm("/bucket", recursive=True)
+
+
+def test_urls(bucket: str, tmp_path: Path) -> None:
+    found = find([bucket])
+    assert [source.id for source in found.sources] == ["a", "b"] and found.ignored == 1
+    assert _ids(bucket, id_from="path") == ["a", "sub/b"]
+    assert _ids(f"{bucket}/a.mp4") == ["a"] and _ids(f"{bucket}/sub/*.webm") == ["b"]
+    (tmp_path / "list.txt").write_text(f"{bucket}/a.mp4\n{bucket}/sub/b.webm\n", encoding="utf-8")
+    assert _ids(tmp_path / "list.txt") == ["a", "b"]
+
+
+def test_a_remote_video_is_fetched_for_as_long_as_it_is_needed(bucket: str) -> None:
+    (source,) = find([f"{bucket}/a.mp4"]).sources
+    assert isinstance(source, VideoUrl)
+    with source.fetched() as path:
+        assert path.read_bytes() == b"/bucket/a.mp4" and path.suffix == ".mp4"
+    assert not path.exists()
+
+
+def test_a_remote_videos_fingerprint_changes_with_it(bucket: str) -> None:
+    import fsspec
+
+    (source,) = find([f"{bucket}/a.mp4"]).sources
+    assert isinstance(source, VideoUrl)
+    first = source.fingerprint()
+    assert source.fingerprint() == first
+    fsspec.filesystem("memory").pipe_file("/bucket/a.mp4", b"another")
+    assert source.fingerprint() != first
+
+
+@pytest.mark.parametrize("url", ["memory://absent/*.mp4", "memory://absent/", "memory://absent/v.mp4"])
+def test_a_url_that_names_nothing(url: str) -> None:
+    with pytest.raises(MissingInput):
+        find([url])
+
+
+def test_a_url_of_an_unknown_kind() -> None:
+    with pytest.raises(MissingInput, match="nosuch"):
+        find(["nosuch://x/y.mp4"])

@@ -44,7 +44,9 @@ def _tower(batch_size: int = 4, window: Window | None = None, shape: tuple[int, 
         deviation=(0.5, 0.5, 0.5),
         device=CPU,
     )
-    return Tower(Channel("c", "c", "w", window=window), backbone, batch_size=batch_size, device=CPU), network
+    return Tower(
+        Channel("c", "c", "w", window=window), backbone, options={}, batch_size=batch_size, device=CPU
+    ), network
 
 
 def _video(seed: int, count: int) -> Tensor:
