@@ -7,6 +7,7 @@ interleaved. Weights are random: they cost the same. Needs OpenCV (the extra ``t
 """
 
 import argparse
+import itertools
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -173,16 +174,10 @@ def plain_loop(video: Path, channel: Channel) -> Callable[[], int]:
 
 def ours(video: Path, chosen: Sequence[Recipe], folder: Path) -> Callable[[], VideoExtractor]:
     """The operator of ``prvr-extract`` on the video, its networks loaded beforehand."""
-    numbers = iter(range(10**6))
-
-    def job() -> Job:
-        where = folder / f"ours-{next(numbers)}"
-        plans = tuple(
-            Plan(recipe, (RANDOM,) * len(recipe.channels), where / f"{recipe.name}.zarr") for recipe in chosen
-        )
-        return Job("video", plans, device="cpu")
-
-    made = extractor(job())
+    numbers = itertools.count()
+    where = folder / "+".join(recipe.name for recipe in chosen)
+    plans = tuple(Plan(recipe, (RANDOM,) * len(recipe.channels), where / f"{recipe.name}.zarr") for recipe in chosen)
+    made = extractor(Job("video", plans, device="cpu"))
 
     def run() -> VideoExtractor:
         assert isinstance(made, VideoExtractor)

@@ -67,7 +67,7 @@ def picks[Frame](frames: Iterable[tuple[float, float, Frame]], samplings: Sequen
     origin: float | None = None
     shown: tuple[float, float, Frame] | None = None
     for start, duration, frame in frames:
-        start = round(start, 3)
+        start = _milliseconds(start)
         if origin is None:
             origin = start
         if shown is not None:
@@ -108,3 +108,8 @@ def _due[Frame](frame: Frame, start: float, end: float, cursors: Sequence[_Curso
     seconds = tuple(cursor.due(start, end) for cursor in cursors)
     if any(seconds):
         yield Pick(frame, seconds)
+
+
+def _milliseconds(seconds: float) -> float:
+    """Rounded as FFmpeg's muxers do it: halves upwards. ``round`` goes to the even one, and the float is seldom the half."""
+    return math.floor(seconds * 1000 + 0.5 + 1e-6) / 1000
