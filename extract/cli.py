@@ -175,6 +175,6 @@ def _listed(asked: tuple[str, ...]) -> Outcome:
     width = max(map(len, abouts))
     lines = tuple(f"{name:{width}}  {about}" for name, about in abouts.items())
     return Outcome(
-        {"backbones": list(backbones), "recipes": abouts},
+        {"backbones": list(backbones), "recipes": list(abouts)},
         f"{listing('backbones', backbones)}\n{listing('recipes', lines)}",
     )

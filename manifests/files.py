@@ -43,14 +43,15 @@ def sweep(path: Path) -> None:
         return
     for left in path.parent.iterdir():
         maker = left.name.removeprefix(prefix).split("-")[0]
-        if left.name.startswith(prefix) and maker.isdigit() and not _alive(int(maker)):
+        if left.name.startswith(prefix) and maker.isdigit() and not alive(int(maker)):
             if left.is_dir():
                 shutil.rmtree(left, ignore_errors=True)
             else:
                 left.unlink(missing_ok=True)
 
 
-def _alive(process: int) -> bool:
+def alive(process: int) -> bool:
+    """Whether a process of this machine runs."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

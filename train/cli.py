@@ -1,4 +1,4 @@
-"""``prvr-train``, ``prvr-eval`` and ``prvr-demo``."""
+"""``prvr-train``, ``prvr-eval``, ``prvr-doctor`` and ``prvr-demo``."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from prvr.manifests.console import Common, Outcome, command, listing
 from prvr.manifests.errors import ConfigurationError
 
 _PARTS = {"models": "prvr.train.models", "objectives": "prvr.train.objectives"}
+_DIAGNOSES = {"kinds": "prvr.train.diagnoses", "layouts": "prvr.datasets.foreign"}
 _PRESETS = "prvr.train.presets"
 
 
@@ -122,6 +123,39 @@ def evaluate(
     missing = f", {result['missing_videos']} missing" if result["missing_videos"] else ""
     about = f"{result['queries']} queries, {result['videos']} videos{missing}; epoch chosen on {result['selected_on']}"
     return Outcome(result, f"{text}\n{about}")
+
+
+@command("prvr-doctor", example="prvr-doctor features/clip.video.zarr")
+@click.argument("path", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Split folder: its durations give rows a second, its ids say what is missing.",
+)
+@click.option(
+    "--sample", type=click.IntRange(0), default=200, help="Items whose values are looked at, evenly chosen; 0 for all."
+)
+@click.option("--list", "list_", is_flag=True, help="List kinds and foreign layouts that it knows, and stop.")
+def doctor(common: Common, path: Path | None, against: Path | None, sample: int, list_: bool) -> Outcome:
+    """Say what PATH is, and whether it is sound: a feature store, shards, a split, a run, or features of others.
+
+    Every size and hash is checked; values are looked at in a sample. Nothing is written, unpickled or executed.
+    Exit code 1 where something is wrong; a note is no reason for that.
+    """
+    if list_:
+        known = {kind: registry.names(package) for kind, package in _DIAGNOSES.items()}
+        text = "\n".join(listing(title, entries) for title, entries in known.items())
+        return Outcome({title: list(entries) for title, entries in known.items()}, text)
+    if path is None:
+        raise ConfigurationError("name a PATH: a file or folder to look at")
+    if common.dry_run:
+        return Outcome({"path": str(path)}, f"would look at {path}")
+
+    from prvr.train.doctor import diagnose
+
+    found = diagnose(path, against=against, sample=sample)
+    return Outcome(found.to_json(), found.text(), 0 if found.sound else 1)
 
 
 @command("prvr-demo", example="prvr-demo --out demo --seed 0")

@@ -1,0 +1,154 @@
+"""HDF5 files: a data set for each video or caption, or for each frame (``<video>_<number>``, as DL-DKD's extractor writes CLIP).
+
+Where every data set lies in a group of its own and all have the same name (ActivityNet's C3D), the group is the id.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from prvr.datasets.foreign import Array, Contents, Entry, some
+from prvr.manifests.errors import CorruptData
+
+TITLE = "HDF5 features"
+SUFFIXES = (".hdf5", ".h5", ".hdf")
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_FRAME = re.compile(r"(.+)_(\d+)")
+_AMDNET = re.compile(r"new_clip_vit_32_(.+)_vid_features\.hdf5")
+_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+"""What h5py raises on damaged bytes, depending on where they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _DataSet:
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    whole: bool
+
+
+def recognise(path: Path) -> bool:
+    """A file with an ending of HDF5, or with its first bytes."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return path.suffix in SUFFIXES or file.read(len(_SIGNATURE)) == _SIGNATURE
+
+
+@contextmanager
+def read(path: Path) -> Iterator[Contents]:
+    """One entry a video or caption.
+
+    Raises:
+        CorruptData: not HDF5, or cut short.
+    """
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise CorruptData(f"{path}: cut short, or not HDF5 ({error})") from None
+    with file:
+        try:
+            found = _data_sets(file)
+        except _ERRORS as error:
+            raise CorruptData(f"{path}: {error}") from None
+        wrong = []
+        if unwritten := [one.name for one in found if not one.whole]:
+            wrong.append(f"{len(unwritten):,} data sets were never written whole, and read as zeros: {some(unwritten)}")
+        frames = _frames(found)
+        facts: dict[str, Any] = {"data sets": len(found)}
+        if frames:
+            facts["frames"] = "a data set each, <video>_<number>"
+            entries = [_entry_of_frames(file, video, numbered) for video, numbered in frames.items()]
+            gaps = [video for video, numbered in frames.items() if sorted(numbered) != list(range(len(numbered)))]
+            if gaps:
+                wrong.append(f"{len(gaps):,} videos lack frames between 0 and their last: {some(gaps)}")
+        else:
+            entries = [
+                Entry(id_, one.shape, one.dtype, partial(_load, file, one.name))
+                for id_, one in zip(_ids([one.name for one in found]), found, strict=True)
+            ]
+        pair_facts, pair_wrong = _pair(path, [entry.id for entry in entries])
+        yield Contents(tuple(entries), facts | pair_facts, (*wrong, *pair_wrong))
+
+
+def _data_sets(file: Any) -> list[_DataSet]:
+    """Every data set, by name. None stays open: a file of frames has a million."""
+    found: list[_DataSet] = []
+
+    def visit(name: str | bytes, node: Any) -> None:
+        if isinstance(node, h5py.Dataset):
+            # h5py gives bytes where a name is not UTF-8.
+            text = name if isinstance(name, str) else name.decode(errors="surrogateescape")
+            found.append(_DataSet(text, tuple(node.shape or ()), node.dtype, _whole(node)))
+
+    file.visititems(visit)
+    return found
+
+
+def _whole(dataset: Any) -> bool:
+    """Whether all of it was written: HDF5 reads what was not as zeros, and says nothing."""
+    if not dataset.size or dataset.is_virtual or dataset.external:
+        return True  # Its values lie elsewhere, or there are none.
+    if dataset.chunks:
+        chunks = math.prod(-(-length // chunk) for length, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+        return bool(dataset.id.get_num_chunks() == chunks)
+    return bool(dataset.id.get_storage_size() > 0)
+
+
+def _ids(names: Sequence[str]) -> list[str]:
+    leaves = {name.rpartition("/")[2] for name in names}
+    return [name.rpartition("/")[0] or name for name in names] if len(leaves) == 1 < len(names) else list(names)
+
+
+def _frames(found: Sequence[_DataSet]) -> dict[str, dict[int, _DataSet]]:
+    """Data sets by video and frame number; nothing where they are not frames: videos' own names end in numbers too."""
+    grouped: dict[str, dict[int, _DataSet]] = {}
+    for one in found:
+        match = _FRAME.fullmatch(one.name)
+        if not match or not one.shape or math.prod(one.shape) != one.shape[-1]:
+            return {}
+        grouped.setdefault(match[1], {})[int(match[2])] = one
+    counted = sum(0 in numbered and len(numbered) > 1 for numbered in grouped.values())
+    return grouped if counted > len(grouped) / 2 else {}
+
+
+def _entry_of_frames(file: Any, video: str, numbered: Mapping[int, _DataSet]) -> Entry:
+    frames = [numbered[number] for number in sorted(numbered)]
+    widths = {frame.shape[-1] for frame in frames}
+    shape = (len(frames), *(widths if len(widths) == 1 else ()))
+    return Entry(video, shape, frames[0].dtype, partial(_load_frames, file, [frame.name for frame in frames]))
+
+
+def _load(file: Any, name: str) -> Array:
+    try:
+        return np.asarray(file[name.encode(errors="surrogateescape")][()])
+    except _ERRORS as error:
+        raise CorruptData(f"{name}: {error}") from None
+
+
+def _load_frames(file: Any, names: Sequence[str]) -> Array:
+    return np.stack([_load(file, name).reshape(-1) for name in names])
+
+
+def _pair(path: Path, videos: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """AMDNet reads CLIP features as a pair: this file, and the captions' in ``../TextData``."""
+    match = _AMDNET.fullmatch(path.name)
+    captions = path.parent.parent / "TextData" / f"clip_ViT_B_32_{match[1]}_query_feat.hdf5" if match else None
+    if captions is None or not captions.is_file():
+        return {}, []
+    try:
+        with h5py.File(captions, "r") as file:
+            owners = [str(name).split("#")[0] for name in file]
+    except _ERRORS as error:
+        return {"captions": captions.name}, [f"{captions.name}: {error}"]
+    strange = sorted(set(owners) - set(videos))
+    wrong = [f"{captions.name} has captions of {len(strange):,} videos not here: {some(strange)}"] if strange else []
+    return {"captions": {"in": captions.name, "count": len(owners), "of videos": len(set(owners))}}, wrong
