@@ -63,6 +63,12 @@ def link(originals: list[Path], long: list[Path], folder: Path, first: int, coun
         os.link(source, folder / f"v{number:06d}.mp4")
 
 
+def wait_for_progress(run: "subprocess.Popen[bytes]", store: Path, done: int) -> None:
+    """Until more than ``done`` videos are committed, or the run has ended."""
+    while run.poll() is None and (not store.exists() or len(FeatureStore.open(store)) <= done):
+        time.sleep(0.1)
+
+
 def main() -> None:
     """Sweep, compare, and print what was found; exits with 1 where anything differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -87,8 +93,12 @@ def main() -> None:
         done = 0
         while kills < options.kills:
             run = subprocess.Popen([*command, "--out", killed, "-q"], start_new_session=True, stdout=subprocess.DEVNULL)
+            # Some kills hit the start; the others come at any time once something is committed.
+            late = rng.random() < 0.75
+            if late:
+                wait_for_progress(run, store, done)
             try:
-                run.wait(rng.uniform(3, 16))
+                run.wait(rng.uniform(0, 4 if late else 12))
             except subprocess.TimeoutExpired:
                 os.killpg(run.pid, signal.SIGKILL)
                 run.wait()
