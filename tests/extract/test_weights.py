@@ -50,6 +50,23 @@ def test_a_name_is_downloaded_once_and_its_hash_is_held_against_it(
     assert sorted(path.name for path in (tmp_path / "cache" / "weights").iterdir()) == [weights.path.name]
 
 
+def test_a_download_whose_hash_is_not_known_says_so(
+    served: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, address = served
+    monkeypatch.setenv("PRVR_CACHE", str(tmp_path / "cache"))
+    torch.save({"w": torch.ones(3)}, folder / "w.pth")
+    with caplog.at_level("WARNING", logger="prvr"):
+        weights = resolve("net.v1", {"net.v1": Published(f"{address}/w.pth", "", "ours")})
+    assert weights.path is not None and weights.path.name == "net.v1.pth"
+    assert "NOT VERIFIED" in caplog.text and sha256_of(folder / "w.pth") in caplog.text
+
+
+def test_a_network_under_model_state(tmp_path: Path) -> None:
+    torch.save({"model_state": {"w": torch.ones(3)}}, tmp_path / "w.pyth")
+    assert torch.equal(read_state(tmp_path / "w.pyth")["w"], torch.ones(3))
+
+
 def test_a_hub_that_cannot_be_reached_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(PrvrError, match=r"cannot be fetched.*--weights"):
@@ -68,7 +85,7 @@ def test_random_is_explicit_and_said_aloud(caplog: pytest.LogCaptureFixture) -> 
             local(text)
 
 
-@pytest.mark.parametrize("text", ["./absent", "/absent", "absent.pth", "~/absent.safetensors"])
+@pytest.mark.parametrize("text", ["./absent", "/absent", "absent.pth", "absent.pyth", "~/absent.safetensors"])
 def test_a_path_that_is_not_there_is_no_name(text: str) -> None:
     with pytest.raises(MissingInput, match="no such file or folder"):
         local(text)

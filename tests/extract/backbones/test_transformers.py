@@ -1,13 +1,15 @@
-"""CLIP and RoBERTa through transformers: nothing is random in silence, and rows are those of transformers itself."""
+"""CLIP, SigLIP 2, VideoMAE and RoBERTa through transformers: nothing is random in silence, and rows are those of
+transformers itself."""
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from prvr.extract.backbones import clip, roberta
+from prvr.extract.backbones import clip, roberta, siglip2, videomae
 from prvr.extract.weights import Weights
 from prvr.manifests.errors import ConfigurationError
 
@@ -40,7 +42,8 @@ def test_clip_rows_are_those_of_transformers_own_model(clip_folder: Path) -> Non
 
     processor, model = CLIPProcessor.from_pretrained(clip_folder), CLIPModel.from_pretrained(clip_folder).train(False)
     frames = torch.randint(0, 256, (2, 3, 40, 60), dtype=torch.uint8)
-    ours = clip.load_video(Weights("x", clip_folder, None), clip.VideoOptions(), CPU)(frames)
+    images = clip.load_video(Weights("x", clip_folder, None), clip.VideoOptions(), CPU)
+    ours = images(images.prepare(frames))
     sentences = ["a red square", "two shapes collide"]
     words = clip.load_text(Weights("x", clip_folder, None), clip.TextOptions(), CPU)(sentences)
     pictures = [frame.permute(1, 2, 0).numpy() for frame in frames]
@@ -49,6 +52,63 @@ def test_clip_rows_are_those_of_transformers_own_model(clip_folder: Path) -> Non
         output = model(**inputs)
     assert torch.nn.functional.cosine_similarity(ours, output.image_embeds).min() > 1 - 1e-5
     assert torch.nn.functional.cosine_similarity(torch.cat(words), output.text_embeds).min() > 1 - 1e-5
+
+
+def test_siglip2_rows_are_those_of_transformers_own_model(siglip2_folder: Path) -> None:
+    from transformers import AutoTokenizer, SiglipImageProcessor, SiglipModel
+
+    model = SiglipModel.from_pretrained(siglip2_folder).train(False)
+    processor, tokenizer = (
+        SiglipImageProcessor.from_pretrained(siglip2_folder),
+        AutoTokenizer.from_pretrained(siglip2_folder),
+    )
+    frames = torch.randint(0, 256, (2, 3, 40, 60), dtype=torch.uint8)
+    images = siglip2.load_video(Weights("x", siglip2_folder, None), siglip2.VideoOptions(), CPU)
+    # "ab" * 30 is longer than the network's 20 places: the sentence's end is kept there.
+    sentences = ["a red square", "ab" * 30, ""]
+    words = siglip2.load_text(Weights("x", siglip2_folder, None), siglip2.TextOptions(), CPU)
+    tokens = tokenizer(sentences, padding="max_length", max_length=20, truncation=True, return_tensors="pt")[
+        "input_ids"
+    ]
+    assert torch.equal(words.tokens(sentences), tokens) and tokens[1, -1] == 1 and tokens[0, -1] == 0
+    with torch.inference_mode():
+        pixels = processor(list(frames), return_tensors="pt")["pixel_values"]
+        theirs = model.vision_model(pixel_values=pixels).pooler_output
+        assert torch.allclose(images(images.prepare(frames)), theirs, atol=1e-5)
+        assert torch.allclose(torch.cat(words(sentences)), model.text_model(input_ids=tokens).pooler_output, atol=1e-5)
+
+
+def test_siglip2_reads_lower_case_and_a_sentences_end(siglip2_folder: Path) -> None:
+    weights = Weights("x", siglip2_folder, None)
+    words = siglip2.load_text(weights, siglip2.TextOptions(max_tokens=4), CPU)
+    assert words.tokens(["ABCD e"])[0, :5].tolist() == [*words.tokens(["abc"])[0, :3].tolist(), 1, 0]
+    with pytest.raises(ConfigurationError, match="give 2 or more"):
+        siglip2.TextOptions(max_tokens=1)
+
+
+def test_siglip2_of_a_variable_resolution_is_refused(tmp_path: Path) -> None:
+    from transformers import Siglip2Config, Siglip2Model
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {**sizes, "vocab_size": 10, "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0}
+    Siglip2Model(Siglip2Config(text_config=text, vision_config=sizes)).save_pretrained(tmp_path)
+    with pytest.raises(ConfigurationError, match="SiglipVisionModel"):
+        siglip2.load_video(Weights("x", tmp_path, None), siglip2.VideoOptions(), CPU)
+
+
+def test_videomae_rows_are_what_its_classifier_reads(videomae_folder: Path) -> None:
+    from transformers import VideoMAEForVideoClassification, VideoMAEImageProcessor
+
+    model = VideoMAEForVideoClassification.from_pretrained(videomae_folder).train(False)
+    frames = torch.randint(0, 256, (32, 3, 40, 60), dtype=torch.uint8)
+    windows = videomae.load_video(Weights("x", videomae_folder, None), videomae.VideoOptions(), CPU)
+    rows = windows(windows.prepare(frames).view(2, 16, 3, 32, 32))
+    processor: Any = VideoMAEImageProcessor.from_pretrained(videomae_folder)
+    inputs = processor([list(frames[:16]), list(frames[16:])], return_tensors="pt")
+    with torch.inference_mode():
+        assert torch.allclose(model.classifier(model.fc_norm(rows)), model(**inputs).logits, atol=1e-5)
+    with pytest.raises(ConfigurationError, match="windows of 8 pictures: these weights read 16"):
+        windows(windows.prepare(frames[:8])[None])
 
 
 def test_words_without_special_tokens_of_the_layer_asked_for(roberta_folder: Path) -> None:
