@@ -95,7 +95,7 @@ class _ClassTokenAlone(nn.Module):
         attention = self.layer.self_attn
 
         def heads(values: Tensor) -> Tensor:
-            return values.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+            return values.view(*values.shape[:2], -1, attention.head_dim).transpose(1, 2)
 
         normed = self.layer.layer_norm1(tokens)
         query, keys, values = attention.q_proj(normed[:, :1]), attention.k_proj(normed), attention.v_proj(normed)

@@ -46,7 +46,10 @@ def test_a_gpu_agrees_with_the_cpu(
 def test_frames_decoded_on_the_gpu_stay_there(
     make_video: Callable[..., Path], clip_folder: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("torchcodec.decoders", exc_type=RuntimeError)
+    try:
+        import torchcodec.decoders  # noqa: F401
+    except (ImportError, RuntimeError):
+        pytest.skip("torchcodec does not work here: it needs FFmpeg's libraries")
     from prvr.extract.decode import decode
     from prvr.extract.sampling import Sampling
 
