@@ -37,8 +37,8 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from prvr.datasets.device import pick_device
-from prvr.extract.backbones._transformers import load_model
-from prvr.extract.backbones.roberta import check_length, folder_of, load_tokenizer
+from prvr.extract.backbones._transformers import load_model, load_vocabulary
+from prvr.extract.backbones.roberta import check_length, fitting
 from prvr.extract.weights import Weights
 from prvr.manifests.errors import ConfigurationError, MissingInput, PrvrError
 from prvr.manifests.files import aside_of, digest_of, read_json, sweep, sync, write_json
@@ -108,7 +108,7 @@ def adapt(weights: Weights, sentences: Sequence[str], out: Path, settings: Adapt
             that is something else, or was made from something else.
         PrvrError: the weights grew beyond all numbers.
     """
-    folder = folder_of(weights)
+    tokenizer = load_vocabulary(weights, "roberta", add_prefix_space=settings.prefix_space)
     if not sentences:
         raise MissingInput("no sentence to tune RoBERTa on; is there a training split?")
     made_from = {
@@ -121,7 +121,7 @@ def adapt(weights: Weights, sentences: Sequence[str], out: Path, settings: Adapt
         return out
     place = _place(device)
     model = _load(weights)
-    tokenizer = load_tokenizer(folder, model.config, prefix_space=settings.prefix_space)
+    fitting(tokenizer, model.config)
     check_length(settings.block, model.config)
     seen, held_out = _divided(sentences, settings)
     sweep(out)

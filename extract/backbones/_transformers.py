@@ -78,18 +78,18 @@ def load_processor(kind: Any, weights: Weights) -> Any:
         raise ConfigurationError(f"{weights.path}: no preprocessor file can be read there ({_first(error)})") from None
 
 
-def load_vocabulary(weights: Weights, what: str) -> Any:
-    """The folder's tokenizer; ``what`` names the model in the error.
+def load_vocabulary(weights: Weights, what: str, **settings: Any) -> Any:
+    """The folder's tokenizer; ``what`` names the model in the error, ``settings`` override what the folder says.
 
     Raises:
         ConfigurationError: random weights, or a folder without a vocabulary.
     """
     if weights.path is None:
         raise ConfigurationError(
-            f"{what} sentences need a vocabulary, which random weights do not have; give a folder with --weights"
+            f"{what} needs a vocabulary, which random weights do not have; give a folder with --weights"
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(weights.path, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(weights.path, local_files_only=True, **settings)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{weights.path}: its vocabulary cannot be read ({_first(error)})") from None
     # Where the files of the vocabulary are absent, transformers makes a tokenizer of the special tokens alone.

@@ -6,14 +6,13 @@ As TVR's authors take them: a hidden layer's rows of the word pieces, without th
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, PretrainedConfig, RobertaConfig, RobertaModel
+from transformers import PretrainedConfig, RobertaConfig, RobertaModel
 
-from prvr.extract.backbones._transformers import load_model
+from prvr.extract.backbones._transformers import load_model, load_vocabulary
 from prvr.extract.weights import Weights
 from prvr.manifests.errors import ConfigurationError
 
@@ -97,38 +96,16 @@ def load_text(weights: Weights, options: TextOptions, device: torch.device) -> R
     Raises:
         ConfigurationError: random weights, a folder that lacks weights or a vocabulary, or options that do not fit.
     """
-    path = folder_of(weights)
+    vocabulary = load_vocabulary(weights, "roberta", add_prefix_space=options.prefix_space)
     model = load_model(RobertaModel, weights, RobertaConfig, add_pooling_layer=False)
-    tokenizer = load_tokenizer(path, model.config, prefix_space=options.prefix_space)
+    tokenizer = fitting(vocabulary, model.config)
     return RobertaWords(model, tokenizer, options, sha256=weights.sha256(model.state_dict()), device=device)
 
 
-def folder_of(weights: Weights) -> Path:
-    """Where the weights and their vocabulary are; raises ConfigurationError where they are random numbers."""
-    if weights.path is None:
-        raise ConfigurationError(
-            "roberta needs a vocabulary, which random weights do not have; give a folder with --weights"
-        )
-    return weights.path
-
-
-def load_tokenizer(folder: Path, config: PretrainedConfig, *, prefix_space: bool) -> Any:
-    """The folder's tokenizer; ``prefix_space`` overrides what the folder says.
-
-    Raises:
-        ConfigurationError: it has no words, or more than the model has embeddings for.
-    """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, add_prefix_space=prefix_space, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{folder}: its vocabulary cannot be read ({' '.join(str(error).split())})") from None
-    # Where the files of the vocabulary are absent, transformers makes a tokenizer of the special tokens alone.
-    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
-        raise ConfigurationError(f"{folder}: no vocabulary there (tokenizer.json, or vocab.json and merges.txt)")
+def fitting(tokenizer: Any, config: PretrainedConfig) -> Any:
+    """The same tokenizer; raises ConfigurationError where it has more words than the model has embeddings for."""
     if len(tokenizer) > config.vocab_size:
-        raise ConfigurationError(
-            f"{folder}: a vocabulary of {len(tokenizer)} tokens, and a model that knows {config.vocab_size}"
-        )
+        raise ConfigurationError(f"a vocabulary of {len(tokenizer)} tokens, and a model that knows {config.vocab_size}")
     return tokenizer
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from prvr.extract import backbones, recipes
 from prvr.extract.backbones import roberta
+from prvr.extract.backbones._transformers import load_vocabulary
 from prvr.extract.backbones.roberta import RobertaWords, TextOptions
 from prvr.extract.weights import Weights
 from prvr.manifests.errors import ConfigurationError
@@ -104,7 +105,7 @@ def test_a_vocabulary_of_another_model(roberta_folder: Path) -> None:
     from transformers import RobertaConfig
 
     with pytest.raises(ConfigurationError, match="and a model that knows 200"):
-        roberta.load_tokenizer(roberta_folder, RobertaConfig(vocab_size=200), prefix_space=False)
+        roberta.fitting(load_vocabulary(Weights("x", roberta_folder, None), "x"), RobertaConfig(vocab_size=200))
 
 
 def test_more_tokens_than_positions(words: RobertaWords, roberta_folder: Path) -> None:
