@@ -24,10 +24,11 @@ from prvr.extract import decoders, recipes
 from prvr.extract.decode import decode
 from prvr.extract.job import Job, Plan
 from prvr.extract.recipes import Channel, Recipe
-from prvr.extract.run import VideoExtractor, extractor
+from prvr.extract.run import extractor
 from prvr.extract.sampling import Sampling
 from prvr.extract.sources import VideoFile
 from prvr.extract.tower import Tower
+from prvr.extract.videos import VideoExtractor
 from prvr.extract.weights import Weights
 from prvr.extract.windows import Window
 from prvr.manifests.errors import PrvrError

@@ -10,9 +10,10 @@ from typing import Any
 from prvr.datasets.ledger import Ledger
 from prvr.extract import backbones, recipes
 from prvr.extract.decoders import check as check_decoder
+from prvr.extract.find import Found, find
 from prvr.extract.job import Job, Plan
 from prvr.extract.recipes import Channel, Recipe
-from prvr.extract.sources import Found, Source, find
+from prvr.extract.sources import Source
 from prvr.extract.weights import Weights, resolve
 from prvr.manifests.errors import ConfigurationError, UnknownName
 from prvr.manifests.settings import build

@@ -33,7 +33,7 @@ def _json(result: Result, exit_code: int = 0) -> dict[str, Any]:
 
 def _decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the videos that are decoded from now on."""
-    from prvr.extract import run
+    from prvr.extract import videos
 
     names: list[str] = []
 
@@ -43,7 +43,7 @@ def _decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(video.name)
         return decode(video, samplings, decoder=decoder, rate=rate)
 
-    monkeypatch.setattr(run, "decode", counted)
+    monkeypatch.setattr(videos, "decode", counted)
     return names
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from prvr.extract.sources import FrameFolder, VideoFile, VideoUrl, find
+from prvr.extract.find import find
+from prvr.extract.sources import FrameFolder, VideoFile, VideoUrl
 from prvr.manifests.errors import ConfigurationError, MissingInput
 from prvr.manifests.split import Query, Split, Video
 

@@ -33,7 +33,7 @@ def test_a_folder_of_something_else(tmp_path: Path) -> None:
         lambda: clip.load_video(Weights("x", tmp_path, None), clip.VideoOptions(), CPU),
         lambda: roberta.load_text(Weights("x", tmp_path, None), roberta.TextOptions(), CPU),
     ):
-        with pytest.raises(ConfigurationError, match="can be loaded from there|vocabulary cannot be read"):
+        with pytest.raises(ConfigurationError, match=r"can be loaded from there|vocabulary cannot be read"):
             load()
 
 
