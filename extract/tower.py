@@ -165,7 +165,10 @@ class Tower:
             pictures = torch.stack([torch.stack(item.pictures) for item in filled])
         else:
             pictures = torch.stack([item.pictures[0] for item in filled])
-        with torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32):
+        with (
+            torch.inference_mode(),
+            torch.autocast(self.device.type, self._dtype, enabled=self._dtype != torch.float32),
+        ):
             rows = self._compute(pictures)[: len(items)].float()
         self._flying.append(_sent_home(rows, tuple(item.track for item in items)))
         # On a GPU the next batch is begun before this one's rows are waited for.

@@ -1,5 +1,6 @@
 """Weights: ``NAME`` downloads and caches, ``PATH`` loads, ``random:SEED`` is explicit. Nothing falls back to random."""
 
+import glob
 import hashlib
 import logging
 import os
@@ -48,9 +49,12 @@ class Weights:
         """SHA-256 of the file, of a folder's files, or of the random numbers themselves (``state``)."""
         if self.path is None:
             return _sha256_of_state(state)
-        if self.path.is_file():
+        if self.path.suffix == ".index":  # A TensorFlow checkpoint: its numbers are in the files beside it.
+            files = sorted([self.path, *self.path.parent.glob(f"{glob.escape(self.path.stem)}.data-*")])
+        elif self.path.is_file():
             return sha256_of(self.path)
-        files = sorted(path for path in self.path.iterdir() if path.is_file() and path.suffix in _LOADED)
+        else:
+            files = sorted(path for path in self.path.iterdir() if path.is_file() and path.suffix in _LOADED)
         return hashlib.sha256("".join(f"{path.name} {sha256_of(path)}\n" for path in files).encode()).hexdigest()
 
 
@@ -122,7 +126,11 @@ def local(text: str) -> Weights | None:
     path = Path(text).expanduser()
     if path.exists():
         return Weights(text, path, None)
-    if path.is_absolute() or text.startswith((".", "~")) or path.suffix in (".pth", ".pt", ".pyth", ".safetensors"):
+    if (
+        path.is_absolute()
+        or text.startswith((".", "~"))
+        or path.suffix in (".pth", ".pt", ".pyth", ".safetensors", ".index")
+    ):
         raise MissingInput(f"weights {text!r}: no such file or folder")
     return None
 

@@ -33,7 +33,7 @@ class Network:
         deviation: Sequence[float],
         device: torch.device,
     ) -> None:
-        self.network = network.eval().to(device)
+        self.network = network.eval().requires_grad_(False).to(device)
         self.dim = dim
         self.sha256 = sha256
         self.framing = framing
@@ -47,7 +47,6 @@ class Network:
         """``frames`` [N, 3, H, W] uint8 to [N, 3, h, w] uint8 on the device."""
         return self.framing(frames.to(self.device, non_blocking=True))
 
-    @torch.inference_mode()
     def __call__(self, pictures: Tensor) -> Tensor:
         """Prepared pictures [B, 3, h, w], or windows of them [B, T, 3, h, w], to [B, E]."""
         if pictures.ndim == 5:

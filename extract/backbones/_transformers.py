@@ -36,6 +36,7 @@ class Pictures:
         device: torch.device,
         swap_red_and_blue: bool = False,
     ) -> None:
+        model.requires_grad_(False)
         model.to(device)  # type: ignore[arg-type]
         self.processor = processor
         self.rows = rows
@@ -51,7 +52,6 @@ class Pictures:
             frames.flip(-3) if self.swap_red_and_blue else frames, do_rescale=False, do_normalize=False
         )
 
-    @torch.inference_mode()
     def __call__(self, pictures: Tensor) -> Tensor:
         """Prepared pictures [B, 3, h, w], or windows of them [B, T, 3, h, w], to [B, E]."""
         flat = pictures.flatten(0, -4)

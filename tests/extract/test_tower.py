@@ -1,5 +1,7 @@
 """A channel at work: rows do not depend on what shares their batch."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -26,7 +28,8 @@ class _Mean(nn.Module):
         self.shapes: list[tuple[int, ...]] = []
 
     def forward(self, pictures: Tensor) -> Tensor:
-        self.shapes.append(tuple(pictures.shape))
+        if not torch.compiler.is_compiling():
+            self.shapes.append(tuple(pictures.shape))
         if pictures.ndim == 5:
             pictures = pictures.mean(2)
         rows: Tensor = self.picture(pictures).relu().mean((2, 3))
@@ -131,3 +134,18 @@ def test_pictures_that_cannot_be_prepared_are_that_videos_failure() -> None:
     tower, _ = _tower(shape=(24, 32))
     with pytest.raises(DecodeError, match="0 wide"):
         list(tower.push(tower.track(), torch.zeros(1, 3, 8, 0, dtype=torch.uint8), Rows((0,), (0.0,))))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+# torch's own compiler and what it imports.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_a_compiled_network_gives_the_same_rows() -> None:
+    plain, _ = _tower()
+    compiled = Tower(plain.channel, plain._backbone, options={}, batch_size=4, device=CPU, compiled=True)
+    found = []
+    for tower in (plain, compiled):
+        track = tower.track()
+        _feed(tower, track, _video(0, 6), 6)
+        list(tower.drain())
+        found.append(track.features()[0])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)

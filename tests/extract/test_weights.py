@@ -115,3 +115,16 @@ def test_a_file_that_executes_something_is_refused_unread(tmp_path: Path) -> Non
         with pytest.raises(ConfigurationError, match="not a file of weights"):
             read_state(tmp_path / name)
     assert not (tmp_path / "executed").exists()
+
+
+def test_the_hash_of_a_tensorflow_checkpoint_is_of_its_numbers_too(tmp_path: Path) -> None:
+    index, data = tmp_path / "model.ckpt.index", tmp_path / "model.ckpt.data-00000-of-00001"
+    index.write_bytes(b"names")
+    data.write_bytes(b"numbers")
+    weights = Weights("x", index, None)
+    first = weights.sha256({})
+    data.write_bytes(b"other numbers")
+    assert weights.sha256({}) != first
+    (tmp_path / "model.ckpt-2.data-00000-of-00001").touch()
+    data.write_bytes(b"numbers")
+    assert weights.sha256({}) == first, "what belongs to another checkpoint does not count"

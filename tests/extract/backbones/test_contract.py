@@ -46,7 +46,7 @@ def loaded(folders: dict[str, Path]) -> dict[tuple[str, str], Any]:
             if "framing" in settings:
                 settings |= SMALL
             if "tap" in kind.__dataclass_fields__:
-                settings["tap"] = "global"  # i3d's other one needs pictures of 224.
+                settings["tap"] = "global"
             loader = module.load_video if stream == "video" else module.load_text
             found[stream, name] = loader(weights, build(kind, settings, where=name), CPU)
     return found
