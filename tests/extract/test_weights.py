@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from prvr.extract.weights import Published, local, read_state, resolve
+from prvr.extract.weights import Published, Weights, local, read_state, resolve
 from prvr.manifests.errors import ConfigurationError, MissingInput, PrvrError
 from prvr.manifests.files import sha256_of
 
