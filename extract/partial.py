@@ -4,6 +4,7 @@
 recipe and weights alone, and is removed when the video is committed. Decoding begins again; the networks do not.
 """
 
+import glob
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from prvr.datasets.store import FeatureSpec
-from prvr.manifests.files import digest_of, written_aside
+from prvr.manifests.files import digest_of, sweep, written_aside
 
 
 class Partial:
@@ -20,6 +21,9 @@ class Partial:
 
     def __init__(self, store: Path, spec: FeatureSpec) -> None:
         self._stem = store.with_name(store.name.removesuffix(".zarr"))
+        # What was being written when a process was killed lies under a name that may never be written again.
+        for left in store.parent.glob(f".{glob.escape(self._stem.name)}.partial-*.tmp"):
+            sweep(left.with_name(left.name.removeprefix(".").split(".safetensors.")[0] + ".safetensors"))
         self._identity = digest_of(spec.identity())
 
     def read(self, id_: str, fingerprint: str, channel: int) -> NDArray[np.float32] | None:

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -133,6 +134,19 @@ def test_a_long_video_continues_where_it_was_stopped(
     assert stopped_after(10**9) <= 1503 - 1000 + 2 * 8, "what was kept is not computed again"
     _same(tmp_path / "calm" / "clip.video.zarr", tmp_path / "stopped" / "clip.video.zarr")
     assert [path.name for path in (tmp_path / "stopped").iterdir()] == ["clip.video.zarr"]
+
+
+def test_what_a_killed_process_was_writing_is_removed(clip_folder: Path, tmp_path: Path, videos: Path) -> None:
+    job = _job(clip_folder, tmp_path / "f")
+    (output,) = extractor(job)._outputs  # type: ignore[attr-defined]
+    path = output.partial._path("v", 0)
+    dead, alive = (
+        path.with_name(f".{path.name}.{socket.gethostname()}-{pid}-x.tmp") for pid in (2**22 + 1, os.getpid())
+    )
+    dead.touch()
+    alive.touch()
+    extractor(job)
+    assert not dead.exists() and alive.exists()
 
 
 def test_rows_kept_of_another_video_of_that_name_do_not_count(
