@@ -205,11 +205,13 @@ def network_alone(tower: Tower, rows: int) -> Callable[[], None]:
     return run
 
 
-def gflops_of(tower: Tower) -> float:
-    """Of one row (2 for a multiplication with its addition)."""
-    with FlopCounterMode(display=False) as counter:
-        network_alone(tower, 1)()
-    return counter.get_total_flops() / 1e9 / tower.batch_size
+def gflops_of(channel: Channel) -> float:
+    """Of one row of the plain network (2 for a multiplication with its addition)."""
+    network, size = plain_network(channel)
+    pictures = torch.rand(1, 3, *([channel.window.length] if channel.window else []), *size)
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        network(pictures)
+    return counter.get_total_flops() / 1e9
 
 
 def sustained() -> float:
@@ -253,7 +255,7 @@ def main() -> None:
                 lambda s=channel.sampling: sum(len(b.frames) for b in decode(video, [s])),  # type: ignore[misc]
             ]
             plain, whole, network, decoding = measured(*works, repeat=options.repeat)
-            floor = gflops_of(tower) * rows / peak
+            floor = gflops_of(channel) * rows / peak
             cells = [plain.cpu / seconds, whole.cpu / seconds, whole.cpu / plain.cpu, network.cpu / seconds]
             cells += [decoding.cpu / seconds, whole.cpu / (network.cpu + decoding.cpu), floor / seconds]
             cells += [whole.wall / max(network.wall, decoding.wall)]
