@@ -18,10 +18,9 @@ _SAME = 2e-3
 
 def frames(video: Path, samplings: Sequence[Sampling], *, device: str = "cpu") -> Iterator[Pick[Picture]]:
     """Decode the picked frames, a few at a time, and compare the time of each with the container's."""
-    try:
-        from torchcodec.decoders import VideoDecoder
-    except RuntimeError as error:
-        raise ConfigurationError(f"torchcodec cannot be loaded: {_first_line(error)}") from error
+    check_libraries()
+    from torchcodec.decoders import VideoDecoder
+
     shown = promise(video).times
     try:
         reader = VideoDecoder(str(video), seek_mode="exact", num_ffmpeg_threads=1, device=device)
@@ -41,6 +40,14 @@ def frames(video: Path, samplings: Sequence[Sampling], *, device: str = "cpu") -
             raise DecodeError("torchcodec gives frames of other times than the container's")
         for pick, picture in zip(group, batch.data, strict=True):
             yield Pick(picture, pick.seconds)
+
+
+def check_libraries() -> None:
+    """ConfigurationError where torchcodec finds no FFmpeg on this system; it needs one besides its own package."""
+    import torchcodec
+
+    if torchcodec.ffmpeg_major_version is None:
+        raise ConfigurationError("torchcodec finds no FFmpeg libraries (4 to 9) on this system; use --decoder auto")
 
 
 def _first_line(error: Exception) -> str:

@@ -11,6 +11,7 @@ import torch
 
 from prvr.extract import decoders
 from prvr.extract.decode import FrameBatch, Rows, decode
+from prvr.extract.decoders import torchcodec
 from prvr.extract.sampling import Sampling
 from prvr.manifests.errors import ConfigurationError, DecodeError, UnknownName
 
@@ -26,8 +27,8 @@ def _works(name: str) -> bool:
         return False
     if name in ("nvdec", "torchcodec"):
         try:
-            import torchcodec.decoders  # noqa: F401
-        except RuntimeError:
+            torchcodec.check_libraries()
+        except ConfigurationError:
             return False
     return True
 

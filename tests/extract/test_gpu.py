@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from prvr.datasets.store import FeatureStore
-from prvr.extract import recipes
+from prvr.extract import decoders, recipes
 from prvr.extract.backbones import clip
+from prvr.extract.decoders import torchcodec
 from prvr.extract.job import Job, Plan
 from prvr.extract.precision import AGREES, agreement, pick_precision
 from prvr.extract.run import extractor
@@ -46,10 +47,9 @@ def test_a_gpu_agrees_with_the_cpu(
 def test_frames_decoded_on_the_gpu_stay_there(
     make_video: Callable[..., Path], clip_folder: Path, tmp_path: Path
 ) -> None:
-    try:
-        import torchcodec.decoders  # noqa: F401
-    except (ImportError, RuntimeError):
-        pytest.skip("torchcodec does not work here: it needs FFmpeg's libraries")
+    if not decoders.available("nvdec"):
+        pytest.skip("torchcodec is an extra, and not installed here")
+    torchcodec.check_libraries()
     from prvr.extract.decode import decode
     from prvr.extract.sampling import Sampling
 
