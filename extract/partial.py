@@ -16,11 +16,21 @@ from prvr.datasets.store import FeatureSpec
 from prvr.manifests.files import digest_of, sweep, written_aside
 
 
+def remove_all(store: Path) -> None:
+    """Forget every unfinished video of a store."""
+    for kept in store.parent.glob(f"{glob.escape(_stem(store).name)}.partial-*.safetensors"):
+        kept.unlink()
+
+
+def _stem(store: Path) -> Path:
+    return store.with_name(store.name.removesuffix(".zarr"))
+
+
 class Partial:
     """The unfinished rows beside one store."""
 
     def __init__(self, store: Path, spec: FeatureSpec) -> None:
-        self._stem = store.with_name(store.name.removesuffix(".zarr"))
+        self._stem = _stem(store)
         # What was being written when a process was killed lies under a name that may never be written again.
         for left in store.parent.glob(f".{glob.escape(self._stem.name)}.partial-*.tmp"):
             sweep(left.with_name(left.name.removeprefix(".").split(".safetensors.")[0] + ".safetensors"))

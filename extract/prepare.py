@@ -101,11 +101,14 @@ def default_workers(job: Job, sources: int) -> int:
 
 
 def start_again(job: Job) -> None:
-    """Delete the job's stores and ledgers."""
+    """Delete the job's stores and ledgers, and what is kept of unfinished videos."""
+    from prvr.extract.partial import remove_all
+
     for plan in job.plans:
         if plan.store.exists():
             shutil.rmtree(plan.store)
         Ledger(plan.store).path.unlink(missing_ok=True)
+        remove_all(plan.store)
 
 
 def adapted(job: Job, split: Path, settings: Mapping[str, Any]) -> Job:

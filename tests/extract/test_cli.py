@@ -194,7 +194,9 @@ def test_another_recipe_in_the_same_store_is_refused(
     assert invoke(main, *words).exit_code == 0
     other = invoke(main, *words, "--fps", 1)
     assert other.exit_code == 2 and "recipe_digest" in other.stderr and "--overwrite" in other.stderr
-    assert invoke(main, *words, "--fps", 1, "--overwrite").exit_code == 0
+    kept = tmp_path / "f" / "clip.video.partial-0.safetensors"
+    kept.touch()
+    assert invoke(main, *words, "--fps", 1, "--overwrite").exit_code == 0 and not kept.exists()
     assert invoke(main, *words, "--name", "other").exit_code == 0
     assert (tmp_path / "f" / "other.zarr").is_dir()
 
