@@ -51,14 +51,20 @@ def sweep(path: Path) -> None:
 
 
 def alive(process: int) -> bool:
-    """Whether a process of this machine runs."""
+    """Whether a process of this machine runs. One that is dead and waits for its parent to notice does not."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         return True
-    return True
+    try:
+        state = (
+            Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        )
+    except OSError:
+        return True  # No /proc on this system.
+    return state not in ("Z", "X")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -206,6 +206,24 @@ def test_dry_run_writes_nothing(invoke: Invoke, videos: Path, clip_folder: Path,
     assert _json(invoke(main, *words))["total"] == 7 and not (tmp_path / "f").exists()
 
 
+def _until_gone(group: int) -> None:
+    """A killed worker that is writing to disk dies when that is done."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        members = [stat for stat in Path("/proc").glob("[0-9]*/stat") if _group_of(stat) == group]
+        if not members:
+            return
+        time.sleep(0.05)
+
+
+def _group_of(stat: Path) -> int | None:
+    try:
+        state, _, group = stat.read_text(encoding="utf-8").rpartition(")")[2].split()[:3]
+    except (OSError, ValueError):
+        return None
+    return None if state == "Z" else int(group)
+
+
 def test_killed_again_and_again_it_ends_with_the_same_features(
     invoke: Invoke, make_video: Callable[..., Path], clip_folder: Path, tmp_path: Path
 ) -> None:
@@ -230,6 +248,7 @@ def test_killed_again_and_again_it_ends_with_the_same_features(
                 break
             time.sleep(0.01)
         started.wait()
+        _until_gone(started.pid)
         assert not FeatureStore.open(store).verify()
     assert kills >= 1
     last = _json(invoke(main, *words, "--out", killed, "--json", "--workers", 1))

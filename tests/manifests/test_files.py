@@ -1,12 +1,14 @@
 """Files are whole or absent."""
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from prvr.manifests.files import aside_of, digest_of, sha256_of, write_text, written_aside
+from prvr.manifests.files import alive, aside_of, digest_of, sha256_of, write_text, written_aside
 
 
 def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -41,3 +43,15 @@ def test_digests() -> None:
 def test_sha256_of_a_known_text(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abc")
     assert sha256_of(tmp_path / "x") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_dead_process_that_nobody_has_noticed_does_not_live() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert alive(child.pid) and alive(os.getpid())
+    child.kill()
+    deadline = time.monotonic() + 10
+    while alive(child.pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not alive(child.pid), "it is a zombie until wait() is called"
+    child.wait()
+    assert not alive(child.pid)
