@@ -26,8 +26,8 @@ from prvr.extract.tower import Tower, Track
 from prvr.extract.weights import Weights
 from prvr.manifests.errors import ConfigurationError, DecodeError, PrvrError
 
-AHEAD_BYTES = 192 << 20
-"""Decoded frames that may wait for the networks."""
+AHEAD_BYTES = {"cpu": 96 << 20, "cuda": 1 << 30}
+"""Decoded frames that may wait for the networks: enough for all readers of a GPU."""
 GPU_BATCH = 8
 """A GPU takes so many times the rows that a CPU does."""
 GPU_READERS = 16
@@ -84,7 +84,7 @@ class VideoExtractor:
     def run(self, sources: Iterable[Source]) -> Iterator[Report]:
         """See Extractor."""
         ahead: Ahead[Source, _Step] = Ahead(
-            sources, self._steps, threads=self._readers(), limit=AHEAD_BYTES, weight=_weight
+            sources, self._steps, threads=self._readers(), limit=AHEAD_BYTES[self.device.type], weight=_weight
         )
         with ahead.running():
             for step in ahead.items(PATIENCE):
