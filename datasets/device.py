@@ -6,7 +6,7 @@ from prvr.manifests.errors import ConfigurationError
 
 
 def pick_device(name: str) -> torch.device:
-    """``auto`` is the GPU where there is one, else the CPU; other names are torch's.
+    """``auto`` is the GPU where there is one, else the CPU; ``cpu``, ``cuda`` and ``cuda:N`` are themselves.
 
     Raises:
         ConfigurationError: no such device here.
@@ -16,7 +16,9 @@ def pick_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigurationError(f"--device {name!r}: auto, cpu, cuda or cuda:N") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigurationError(f"--device {name!r}: auto, cpu, cuda or cuda:N")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigurationError("--device cuda: no GPU can be used here")
     return device
