@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import av
 import numpy as np
@@ -119,15 +120,16 @@ def plain_network(channel: Channel) -> tuple[nn.Module, tuple[int, int]]:
         network.fc = nn.Identity()
         return network.eval(), (224, 224)
     if channel.backbone == "i3d":
-        from prvr.extract.backbones.i3d import InceptionI3d
+        from prvr.extract.backbones import i3d
 
-        i3d = InceptionI3d(400)
+        network = i3d.InceptionI3d(400).eval()
 
         class Features(nn.Module):
             def forward(self, windows: Tensor) -> Tensor:
-                return i3d.extract_features(windows).mean((2, 3, 4))
+                # As torch computes it by itself: the choice of oneDNN is part of ours.
+                with mock.patch.object(i3d, "_prefers_onednn", lambda values: False):
+                    return network.extract_features(windows).mean((2, 3, 4))
 
-        i3d.eval()
         return Features(), (224, 224)
     if channel.backbone == "clip":
         from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
@@ -157,13 +159,16 @@ def plain_loop(video: Path, channel: Channel) -> Callable[[], int]:
         with torch.inference_mode():
             while True:
                 there, picture = reader.read()
-                if not there:
+                if there:
+                    number += 1
+                    if int(number / every) == int((number - 1) / every):
+                        continue
+                    picture = cv2.cvtColor(cv2.resize(picture, size), cv2.COLOR_BGR2RGB)
+                    held.append(torch.from_numpy(picture).permute(2, 0, 1).float() / 255 - 0.5)
+                elif held:
+                    held += held[-1:] * (length - len(held))
+                else:
                     break
-                number += 1
-                if int(number / every) == int((number - 1) / every):
-                    continue
-                picture = cv2.cvtColor(cv2.resize(picture, size), cv2.COLOR_BGR2RGB)
-                held.append(torch.from_numpy(picture).permute(2, 0, 1).float() / 255 - 0.5)
                 if len(held) == length:
                     pictures = torch.stack(held, 1).unsqueeze(0) if channel.window else held[0].unsqueeze(0)
                     rows.append(network(pictures))
