@@ -169,10 +169,10 @@ def _is_made(out: Path, made_from: Mapping[str, Any]) -> bool:
 
 def _place(device: str) -> torch.device:
     place = pick_device(device)
-    if place.type not in ("cpu", "cuda") or place.index:
+    if place.index:
         # transformers' Trainer takes the first GPU, whatever it is told.
         raise ConfigurationError(
-            f"--device {device}: RoBERTa is tuned on cpu or cuda; choose with CUDA_VISIBLE_DEVICES"
+            f"--device {device}: RoBERTa is tuned on the first GPU; choose it with CUDA_VISIBLE_DEVICES"
         )
     return place
 
