@@ -1,13 +1,21 @@
 """``prvr-build-split``."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 import click
 
 from prvr.datasets import corpora
+from prvr.datasets.corpora import Parsed
+from prvr.manifests import published, subtitles
 from prvr.manifests.console import Common, Outcome, command, listing
-from prvr.manifests.errors import ConfigurationError, MissingInput
+from prvr.manifests.errors import ConfigurationError, MissingInput, UnknownName
+from prvr.manifests.published import Difference
 from prvr.manifests.settings import build as build_settings
+from prvr.manifests.split import SPLITS, counts_of
+from prvr.manifests.subtitles import Subtitle
 
 
 @command(
@@ -22,7 +30,14 @@ from prvr.manifests.settings import build as build_settings
 @click.option(
     "--captions",
     type=click.Path(path_type=Path),
-    help="Your own data: JSONL of video_id, text, and optionally start, end, split.",
+    metavar="FILE|FOLDER",
+    help="Your own data: JSONL or CSV of video_id, text, and optionally start, end, split; or a folder of SRT or VTT files.",
+)
+@click.option(
+    "--gallery",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER|LIST|STORE",
+    help="Your own videos without captions, to be searched.",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for the split and its shards.  [default: data/DATASET]"
@@ -33,61 +48,159 @@ from prvr.manifests.settings import build as build_settings
     default="published",
     help="heldout takes 5 % of the training videos as dev.",
 )
+@click.option("--subset", metavar="NAME", help="A published part of the dataset; --list shows them.")
+@click.option(
+    "--available",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER|LIST|STORE",
+    help="Take only the videos that are there.",
+)
+@click.option(
+    "--split",
+    "splits",
+    type=click.Choice(SPLITS),
+    multiple=True,
+    help="Take only this split; repeatable.  [default: all]",
+)
+@click.option("--strict", is_flag=True, help="Fail where counts differ from the published ones, explained or not.")
 @click.option(
     "--video-features",
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="STORE",
-    help="Shard these features; several are joined.",
+    help="Shard these features; several are joined, on the times of the first.",
 )
 @click.option(
     "--text-features", type=click.Path(path_type=Path), metavar="STORE", help="Word features of the captions."
 )
-@click.option("--list", "list_", is_flag=True, help="List the datasets, and stop.")
+@click.option(
+    "--subtitle-features", type=click.Path(path_type=Path), metavar="STORE", help="Features of the subtitles, if any."
+)
+@click.option(
+    "--pooling",
+    type=click.Choice(["published", "corrected"]),
+    default="published",
+    help="published leaves out the last step of a video, as the papers' code does.",
+)
+@click.option(
+    "--keep-steps", is_flag=True, help="Keep the raw steps of videos that have more than 128, for prvr-export."
+)
+@click.option("--list", "list_", is_flag=True, help="List the datasets, or the subsets of DATASET, and stop.")
 def main(
     common: Common,
     dataset: str | None,
     annotations: Path | None,
     captions: Path | None,
+    gallery: Path | None,
     out: Path | None,
     protocol: str,
+    subset: str | None,
+    available: Path | None,
+    splits: tuple[str, ...],
+    strict: bool,
     video_features: tuple[Path, ...],
     text_features: Path | None,
+    subtitle_features: Path | None,
+    pooling: Literal["published", "corrected"],
+    keep_steps: bool,
     list_: bool,
 ) -> Outcome:
     """Make the split of a DATASET from its annotations, and shards from the split and feature stores.
 
-    DATASET is one of --list, or any name of your own with --captions.
+    DATASET is one of --list, or any name of your own with --captions or --gallery. Counts are held against the published
+    ones: where they differ the exit code is 1, unless a known reason explains it.
     """
     if list_:
-        return Outcome({"datasets": list(corpora.names())}, listing("datasets", corpora.names()))
+        return _listed(dataset)
     if dataset is None:
-        raise ConfigurationError("name a DATASET; --list shows those that are known, --captions takes your own")
+        raise ConfigurationError(
+            "name a DATASET; --list shows those that are known, --captions and --gallery take your own"
+        )
+    if captions and gallery:
+        raise ConfigurationError("--captions or --gallery, not both: a gallery is videos without captions")
+    if (text_features or subtitle_features) and not video_features:
+        raise ConfigurationError("shards need --video-features")
     out = out or Path("data") / dataset
     if common.dry_run:
         doing = "the split and its shards" if video_features else "the split"
         return Outcome({"dataset": dataset, "out": str(out)}, f"would write {doing} of {dataset} to {out}")
 
-    from prvr.datasets.build import build, make_split
+    from prvr.datasets.build import Available, build, make_split
+    from prvr.datasets.captions import gallery as parse_gallery
     from prvr.datasets.captions import parse
+    from prvr.datasets.shards import Form
+    from prvr.datasets.source import StoreSource
+    from prvr.datasets.subtitles import Subtitled
 
+    if (captions or gallery) and subset:
+        raise ConfigurationError(f"--subset {subset}: your own data has no published subsets; see --available")
+    read: _Read
     if captions:
-        parsed = parse(captions)
+        read = _Read(parse(captions))
+    elif gallery:
+        read = _Read(parse_gallery(gallery))
     else:
-        corpus = corpora.load(dataset)
-        annotations = annotations or Path("annotations") / dataset
-        options = build_settings(corpus.Options, common.settings.get(dataset, {}), where=dataset)
-        if isinstance(corpus, corpora.Made):
-            corpus.prepare(annotations, options)
-        elif not annotations.is_dir():
-            raise MissingInput(f"{annotations}: no annotations there; name their folder with --annotations")
-        parsed = corpus.parse(annotations, options)
-    built = build(make_split(dataset, parsed, protocol=protocol), out, video_features, text_features)
-    result = built.to_json()
+        read = _read(dataset, annotations or Path("annotations") / dataset, common, subset, splits or SPLITS)
+    known = published.load(dataset, subset or "")
+    differences = published.compare(known, counts_of(read.parsed.videos)) if known else ()
+    here = Available.listed(parse_gallery(available), available.name) if available else None
+    split = make_split(dataset, read.parsed, protocol=protocol, subset=subset or "", available=here)
+    if read.subtitles:
+        subtitles.write(out, read.subtitles)
+    said = Subtitled.open(subtitle_features, out) if subtitle_features else None
+    source = StoreSource(video_features, text_features, said) if video_features else None
+    built = build(split, out, source, Form(pooling, keep_steps))
+    result = built.to_json() | {"differences": [asdict(difference) for difference in differences]}
+    unexplained = [difference for difference in differences if strict or not difference.why]
+    return Outcome(result, _told(out, result, differences), exit_code=1 if unexplained else 0)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read: a corpus, and its subtitles where it has some."""
+
+    parsed: Parsed
+    subtitles: Mapping[str, tuple[Subtitle, ...]] = field(default_factory=dict)
+
+
+def _read(dataset: str, annotations: Path, common: Common, subset: str | None, splits: Sequence[str]) -> _Read:
+    corpus = corpora.load(dataset)
+    if subset and subset not in corpus.SUBSETS:
+        raise UnknownName(f"subset of {dataset}", subset, corpus.SUBSETS)
+    options = build_settings(corpus.Options, common.settings.get(dataset, {}), where=dataset)
+    if isinstance(corpus, corpora.Made):
+        corpus.prepare(annotations, options)
+    elif not annotations.is_dir():
+        raise MissingInput(f"{annotations}: no annotations there; name their folder with --annotations")
+    parsed = corpus.parse(annotations, options, subset=subset or "", splits=splits)
+    if not isinstance(corpus, corpora.Subtitled):
+        return _Read(parsed)
+    ids = {video.video_id for videos in parsed.videos.values() for video in videos}
+    return _Read(parsed, corpus.subtitles(annotations, ids))
+
+
+def _told(out: Path, result: Mapping[str, Any], differences: Sequence[Difference]) -> str:
+    dataset = f"{result['dataset']}, {result['subset']}" if result["subset"] else result["dataset"]
     lines = [f"{dataset} in {out}"]
     for name, counts in result["splits"].items():
         shards = result["shards"].get(name)
         sharded = f", {shards['videos']} videos in {shards['files']} shards" if shards else ""
         lines.append(f"  {name:5}  {counts['videos']} videos, {counts['queries']} queries{sharded}")
+    lines += [
+        f"  left out of {name}: {counts['videos']} videos, {counts['queries']} queries"
+        for name, counts in result["left_out"].items()
+        if counts["videos"]
+    ]
+    lines += [f"  in train and in {name}: {count} videos" for name, count in result["overlap"].items()]
     lines += [f"  repaired: {rule}, {count} times" for rule, count in result["repairs"].items()]
-    return Outcome(result, "\n".join(lines))
+    if differences:
+        lines += ["other counts than published:", published.table(differences)]
+    return "\n".join(lines)
+
+
+def _listed(dataset: str | None) -> Outcome:
+    if dataset is None:
+        return Outcome({"datasets": list(corpora.names())}, listing("datasets", corpora.names()))
+    subsets = corpora.load(dataset).SUBSETS
+    lines = tuple(f"{name}: {about}" for name, about in subsets.items())
+    return Outcome({"dataset": dataset, "subsets": dict(subsets)}, listing(f"subsets of {dataset}", lines))

@@ -37,22 +37,30 @@ class Index:
     """All shards of one split.
 
     Args:
-        dataset, split: what they hold. ``split_digest``: of the split they were made from.
+        dataset, subset, split: what they hold. ``split_digest``: of the split they were made from.
         inputs: digest of all that they were made from; equal inputs need no new shards.
         frame_width, word_width: E and Ew.
-        video_features, text_features: the specs of the stores.
-        missing: ids of videos that the split names and the stores lack.
+        video_features, text_features, subtitle_features: the specs of what was joined, of words and of subtitles; None
+            where there are none.
+        pooling: of the formulas, ``published`` or ``corrected``.
+        joined: how several features were joined.
+        missing: ids of videos that the split names and the features lack. ``missing_queries``: how many queries they have.
     """
 
     dataset: str
+    subset: str
     split: str
     split_digest: str
     inputs: str
     frame_width: int
     word_width: int
     video_features: tuple[Mapping[str, Any], ...]
-    text_features: Mapping[str, Any]
+    text_features: Mapping[str, Any] | None
+    subtitle_features: Mapping[str, Any] | None
+    pooling: str
+    joined: Mapping[str, Any]
     missing: tuple[str, ...]
+    missing_queries: int
     shards: tuple[Shard, ...]
 
     @cached_property

@@ -1,128 +1,65 @@
-"""Shards: one sample a video, in WebDataset's layout (DESIGN §4). Writer and reader of a sample side by side.
+"""Writing shards: tar files of samples, and their index last. Streaming reads them."""
 
-``<key>.safetensors`` has ``frames [F, E]``, ``clips [32, E]``, ``frame_times [F, 2]``, ``clip_times [32, 2]`` (seconds),
-``words [sum W, Ew]`` and ``word_counts [Q]``; ``<key>.json`` the split line, which has the true id. Values are pooled,
-not normalised: the preset normalises.
-"""
-
-import json
 import logging
 import tarfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
-from numpy.typing import NDArray
 
 from prvr.datasets.index import Index, Member, Shard
-from prvr.datasets.pool import to_clips, to_frames
-from prvr.datasets.store import FeatureStore
+from prvr.datasets.pool import MAX_FRAMES, Pooling, to_clips, to_frames
+from prvr.datasets.sample import Sample, encode, key_of
+from prvr.datasets.source import Raw, Source
 from prvr.manifests.errors import ConfigurationError, CorruptData
 from prvr.manifests.files import digest_of, sha256_of, written_aside
 from prvr.manifests.progress import progress
 from prvr.manifests.split import Split, Video
 
 SHARD_BYTES = 256 << 20
-_EPSILON = 1e-5
 _log = logging.getLogger(__name__)
-
-type Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One video: ``frames`` [F, E], ``clips`` [C, E], their spans [F, 2] and [C, 2] in seconds, and per query its
-    ``words`` [W, Ew]."""
+class Form:
+    """How shards are written.
 
-    video: Video
-    frames: Array
-    clips: Array
-    frame_times: Array
-    clip_times: Array
-    words: tuple[Array, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.words) != len(self.video.queries):
-            raise CorruptData(
-                f"{self.video.video_id}: word features of {len(self.words)} queries, the split has {len(self.video.queries)}"
-            )
-
-
-def encode(sample: Sample) -> tuple[bytes, bytes]:
-    """The bytes of a sample's two files: tensors and line."""
-    width = sample.words[0].shape[1] if sample.words else 0
-    tensors: dict[str, NDArray[Any]] = {
-        "frames": sample.frames,
-        "clips": sample.clips,
-        "frame_times": sample.frame_times,
-        "clip_times": sample.clip_times,
-        "words": np.concatenate(sample.words) if sample.words else np.zeros((0, width), np.float32),
-        "word_counts": np.array([len(words) for words in sample.words], np.int64),
-    }
-    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    line = {**sample.video.to_json(), "times": "seconds"}
-    return safetensors.numpy.save(tensors), json.dumps(line, ensure_ascii=False).encode()
-
-
-def decode(tensors: bytes, line: bytes) -> Sample:
-    """Inverse of ``encode``.
-
-    Raises:
-        CorruptData: bytes that ``encode`` did not make.
+    Args:
+        pooling: ``published``, or ``corrected``: see ``pool``.
+        keep_steps: raw steps too, where a video has more than are kept as frames.
+        shard_bytes: a shard is closed before it grows beyond; one video may be larger.
     """
-    try:
-        arrays = safetensors.numpy.load(tensors)
-        video = Video.from_json(json.loads(line))
-        words = np.split(arrays["words"], np.cumsum(arrays["word_counts"])[:-1]) if video.queries else []
-        frames, clips, frame_times, clip_times = (
-            arrays[name] for name in ("frames", "clips", "frame_times", "clip_times")
-        )
-        return Sample(video, frames, clips, frame_times, clip_times, tuple(words))
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CorruptData(f"not a sample of these shards: {error}") from None
+
+    pooling: Pooling = "published"
+    keep_steps: bool = False
+    shard_bytes: int = SHARD_BYTES
 
 
-def key_of(video_id: str) -> str:
-    """A WebDataset key: letters, digits, ``-`` and ``_`` stand for themselves, any other byte is ``%XX``.
-    WebDataset cuts a key at its first dot, and a key with slashes is a path."""
-    plain = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
-    return "".join(chr(byte) if byte in plain else f"%{byte:02X}" for byte in video_id.encode())
+PUBLISHED = Form()
 
 
-def write_shards(
-    folder: Path,
-    split: Split,
-    name: str,
-    video_stores: Sequence[FeatureStore],
-    text_store: FeatureStore,
-    *,
-    shard_bytes: int = SHARD_BYTES,
-) -> Index:
+def write_shards(folder: Path, split: Split, name: str, source: Source, form: Form = PUBLISHED) -> Index:
     """Write the shards of one split, and their index last; nothing is written where they exist and are up to date.
 
     Raises:
-        ConfigurationError: the text store is of another split's captions, or no video has features.
+        ConfigurationError: features of other captions than the split's, or of none of its videos.
     """
     videos = split.videos[name]
-    missing = tuple(video.video_id for video in videos if not all(video.video_id in store for store in video_stores))
+    missing = tuple(video.video_id for video in videos if source.lacking(video.video_id))
     gone = set(missing)
     present = [video for video in videos if video.video_id not in gone]
     if not present:
-        raise ConfigurationError(f"split {name!r}: none of its {len(missing)} videos is in the feature stores")
-    _refuse_other_captions(present, name, text_store)
-    stores = [*video_stores, text_store]
-    ids = [video.video_id for video in present]
+        raise ConfigurationError(f"split {name!r}: none of its {len(missing)} videos has features")
+    source.check(present)
+    text, subtitles = source.text_features, source.subtitle_features
     inputs = digest_of(
         {
             "lines": [video.to_json() for video in present],
-            "specs": [store.spec.identity() for store in stores],
-            "sources": [[store.fingerprint(id_) for id_ in ids] for store in video_stores],
+            "specs": [spec.identity() for spec in (*source.video_features, text, subtitles) if spec],
+            "sources": [source.fingerprint(video) for video in present],
             "missing": missing,
-            "shard_bytes": shard_bytes,
+            "form": [form.pooling, form.keep_steps, form.shard_bytes],
         }
     )
     path = Index.path(folder, name)
@@ -137,19 +74,24 @@ def write_shards(
         # The old index must not stand beside new shards.
         path.unlink()
     samples = progress(
-        (_sample(video, video_stores, text_store) for video in present), f"shards of {name}", len(present)
+        (make_sample(video, source.raw(video), form) for video in present), f"shards of {name}", len(present)
     )
-    shards = tuple(_write_tars(folder, name, samples, shard_bytes))
+    shards = tuple(_write_tars(folder, name, samples, form.shard_bytes))
     index = Index(
         dataset=split.dataset,
+        subset=split.subset,
         split=name,
         split_digest=split.digest(),
         inputs=inputs,
-        frame_width=sum(store.spec.dim for store in video_stores),
-        word_width=text_store.spec.dim,
-        video_features=tuple(asdict(store.spec) for store in video_stores),
-        text_features=asdict(text_store.spec),
+        frame_width=sum(spec.dim for spec in source.video_features),
+        word_width=text.dim if text else 0,
+        video_features=tuple(asdict(spec) for spec in source.video_features),
+        text_features=asdict(text) if text else None,
+        subtitle_features=asdict(subtitles) if subtitles else None,
+        pooling=form.pooling,
+        joined=source.report(),
         missing=missing,
+        missing_queries=sum(len(video.queries) for video in videos if video.video_id in gone),
         shards=shards,
     )
     index.write(folder)
@@ -160,41 +102,32 @@ def write_shards(
     return index
 
 
-def _sample(video: Video, video_stores: Sequence[FeatureStore], text_store: FeatureStore) -> Sample:
-    steps, times = _joined(video.video_id, video_stores)
-    frames, clips = to_frames(steps, times), to_clips(steps, times)
-    words = tuple(text_store[query.query_id].astype(np.float32) for query in video.queries)
-    return Sample(video, frames.values, clips.values, frames.spans, clips.spans, words)
+def make_sample(video: Video, raw: Raw, form: Form) -> Sample:
+    """Pool what was extracted of a video. Without times, steps divide the video evenly, from 0 to 1.
 
-
-def _joined(video_id: str, stores: Sequence[FeatureStore]) -> tuple[Array, NDArray[np.float64]]:
-    """One store's rows as they are; several stores' rows each L2-normalised and side by side, as TVR joins
-    ResNet and I3D: x / (||x|| + 1e-5)."""
-    times = stores[0].times(video_id)
-    if len(stores) == 1:
-        return stores[0][video_id].astype(np.float32), times
-    parts = []
-    for store in stores:
-        if len(store.times(video_id)) != len(times) or not np.allclose(store.times(video_id), times, atol=1e-3):
-            raise ConfigurationError(
-                f"{video_id}: {store.path} and {stores[0].path} have rows at other times; extract both at one --fps"
-            )
-        rows = store[video_id].astype(np.float32)
-        parts.append(rows / (np.linalg.norm(rows, axis=1, keepdims=True) + _EPSILON))
-    return np.concatenate(parts, axis=1), times
-
-
-def _refuse_other_captions(videos: Iterable[Video], name: str, text_store: FeatureStore) -> None:
-    for video in videos:
-        for query in video.queries:
-            if query.query_id not in text_store:
-                raise ConfigurationError(
-                    f"{text_store.path}: no words of query {query.query_id!r} of split {name!r}; extract this split's captions"
-                )
-            if text_store.fingerprint(query.query_id) != query.fingerprint():
-                raise ConfigurationError(
-                    f"{text_store.path}: query {query.query_id!r} had another text when its words were extracted; extract again"
-                )
+    Raises:
+        CorruptData: rows that are not features [T, E], or not finite.
+    """
+    steps = raw.steps
+    if steps.ndim != 2 or not len(steps) or not np.isfinite(steps).all():
+        what = f"NaN or Inf in its rows {list(steps.shape)}" if steps.size else f"no rows: {list(steps.shape)}"
+        raise CorruptData(f"{video.video_id}: {what if steps.ndim == 2 else f'{list(steps.shape)}, not [T, E]'}")
+    times = raw.times if raw.times is not None else (np.arange(len(steps)) + 0.5) / len(steps)
+    frames = to_frames(steps, times, pooling=form.pooling)
+    clips = to_clips(steps, times, pooling=form.pooling)
+    kept = form.keep_steps and len(steps) > MAX_FRAMES
+    return Sample(
+        video,
+        frames.values,
+        clips.values,
+        frames.spans,
+        clips.spans,
+        tuple(np.asarray(words, np.float32) for words in raw.words),
+        to_frames(raw.subtitles, times, pooling=form.pooling).values if raw.subtitles is not None else None,
+        np.asarray(steps, np.float32) if kept else None,
+        times if kept else None,
+        "seconds" if raw.times is not None else "fractions",
+    )
 
 
 def _write_tars(folder: Path, name: str, samples: Iterable[Sample], shard_bytes: int) -> Iterable[Shard]:

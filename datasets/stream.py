@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from prvr.datasets.batch import Batch
 from prvr.datasets.index import Index, Member, Shard, verify
-from prvr.datasets.shards import Sample, decode
+from prvr.datasets.sample import Sample, decode
 from prvr.manifests.errors import CorruptData
 
 _OPEN_FILES = 32

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,13 @@ class Video:
         return cls(line["video_id"], line["duration"], tuple(Query(**query) for query in line["queries"]))
 
 
+def counts_of(videos: Mapping[str, Sequence[Video]]) -> dict[str, dict[str, int]]:
+    """Videos and queries of each split."""
+    return {
+        name: {"videos": len(own), "queries": sum(len(video.queries) for video in own)} for name, own in videos.items()
+    }
+
+
 @dataclass(frozen=True)
 class Split:
     """All videos of a dataset, by split, with where they came from.
@@ -71,6 +78,8 @@ class Split:
         repairs: rule name to how many rows it changed.
         published: split name to the published counts, where there are any.
         missing: ids of videos that the split names and the features lack.
+        subset: which part of the dataset it is; empty for the whole.
+        left_out: split name to how many ``videos`` and ``queries`` of the dataset the subset lacks, where that was counted.
 
     Raises:
         ConfigurationError: an unknown split name, an id or query id that occurs twice in a split.
@@ -83,6 +92,8 @@ class Split:
     repairs: Mapping[str, int] = field(default_factory=dict)
     published: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    subset: str = ""
+    left_out: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, videos in self.videos.items():
@@ -95,10 +106,17 @@ class Split:
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Videos and queries of each split."""
-        return {
-            name: {"videos": len(videos), "queries": sum(len(video.queries) for video in videos)}
+        return counts_of(self.videos)
+
+    def overlap(self) -> dict[str, list[str]]:
+        """Videos of ``train`` that stand in another split too, by that split: its results would not be honest."""
+        trained = {video.video_id for video in self.videos.get("train", ())}
+        found = {
+            name: [video.video_id for video in videos if video.video_id in trained]
             for name, videos in self.videos.items()
+            if name != "train"
         }
+        return {name: ids for name, ids in found.items() if ids}
 
     def digest(self) -> str:
         """SHA-256 of every line of every split."""
@@ -121,6 +139,9 @@ class Split:
                 "sources": dict(self.sources),
                 "repairs": dict(self.repairs),
                 "missing": list(self.missing),
+                "subset": self.subset,
+                "left_out": {name: dict(counts) for name, counts in self.left_out.items()},
+                "overlap": {name: len(ids) for name, ids in self.overlap().items()},
                 "digest": _combined(files),
             },
         )
@@ -151,6 +172,8 @@ class Split:
                 head["repairs"],
                 head["published"],
                 tuple(head["missing"]),
+                head.get("subset", ""),
+                head.get("left_out", {}),
             )
         except FileNotFoundError as error:
             raise CorruptData(f"{error.filename}: named in split.json, but absent") from None

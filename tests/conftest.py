@@ -20,6 +20,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != _ROOT]
 
 from prvr.datasets.build import build  # noqa: E402
+from prvr.datasets.source import StoreSource  # noqa: E402
 from prvr.datasets.store import Features, FeatureSpec, FeatureStore  # noqa: E402
 from prvr.manifests.split import Query, Split, Video  # noqa: E402
 
@@ -154,7 +155,7 @@ def make_world(spec: Callable[..., FeatureSpec]) -> Callable[..., World]:
         world = World(Split("made", "published", videos), folder / "v.zarr", folder / "w.zarr", folder / "data")
         FeatureStore.create(world.videos, spec("video", dim)).commit(video_rows)
         FeatureStore.create(world.words, spec("text", words)).commit(text_rows)
-        build(world.split, world.data, [world.videos], world.words)
+        build(world.split, world.data, StoreSource([world.videos], world.words))
         return world
 
     return make

@@ -80,9 +80,10 @@ def main(
         "selected_on": trained.selected_on,
         "best_epoch": trained.best_epoch,
         "metrics": dict(trained.metrics),
+        "coverage": trained.coverage,
     }
     text = table({f"{config.model}, {trained.selected_on}": trained.metrics})
-    chosen = f"epoch {trained.best_epoch} of {trained.epochs}, chosen on {trained.selected_on}; {run}"
+    chosen = f"{trained.coverage}; epoch {trained.best_epoch} of {trained.epochs}, chosen on {trained.selected_on}; {run}"
     return Outcome(result, f"{text}\n{chosen}")
 
 
@@ -120,9 +121,7 @@ def evaluate(
 
         write_scores(save_scores, ranking)
     text = table({f"{run.name}, {split}": result["t2v"], "chance": result["chance"]})
-    missing = f", {result['missing_videos']} missing" if result["missing_videos"] else ""
-    about = f"{result['queries']} queries, {result['videos']} videos{missing}; epoch chosen on {result['selected_on']}"
-    return Outcome(result, f"{text}\n{about}")
+    return Outcome(result, f"{text}\n{result['coverage']}; epoch chosen on {result['selected_on']}")
 
 
 @command("prvr-doctor", example="prvr-doctor features/clip.video.zarr")

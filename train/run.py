@@ -24,6 +24,7 @@ from prvr.train.loop import Trainer
 from prvr.train.optim import BertAdam, decay_groups
 
 _IDENTITY = ("backbone", "recipe_digest", "weights_sha256", "dim")
+_STREAMS = ("video", "text")
 _log = logging.getLogger(__name__)
 
 
@@ -35,6 +36,7 @@ class Trained:
     selected_on: str
     best_epoch: int
     metrics: Mapping[str, float]
+    coverage: str
 
 
 def make_model(config: RunConfig, *, frame_width: int, word_width: int) -> VideoTextModel:
@@ -86,6 +88,7 @@ def train(config: RunConfig, shards: Path, run: Path, *, device: str, allow_over
         about = {
             "config": config.to_tables(),
             "dataset": index.dataset,
+            "subset": index.subset,
             "features": _features(index),
             "inputs": {"train": index.inputs, split: selecting.index.inputs},
             "selected_on": split,
@@ -111,7 +114,7 @@ def train(config: RunConfig, shards: Path, run: Path, *, device: str, allow_over
         position = trainer.fit()
     metrics = dict(position.best or {})
     record(run, split, metrics, selecting.index, about)
-    return Trained(position.epoch, split, position.best_epoch, metrics)
+    return Trained(position.epoch, split, position.best_epoch, metrics, coverage(selecting.index))
 
 
 def evaluate(run: Path, shards: Path, split: str, *, device: str) -> tuple[Ranking, dict[str, Any]]:
@@ -124,6 +127,8 @@ def evaluate(run: Path, shards: Path, split: str, *, device: str) -> tuple[Ranki
     about = read_about(run)
     config = RunConfig.read(run / "config.toml")
     with ShardReader(shards, split) as reader:
+        if not reader.index.queries:
+            raise MissingInput(f"{shards}: split {split} has no queries to rank; it is a gallery to be searched")
         _same_features(about["features"], reader.index, str(run))
         model = make_model(config, frame_width=reader.index.frame_width, word_width=reader.index.word_width)
         load_model(run, model)
@@ -154,20 +159,32 @@ def record(
     """Put one split's result into ``metrics.json`` and write ``card.md`` anew."""
     path = run / "metrics.json"
     results = read_json(path) if path.is_file() else {}
-    videos = len(index.video_ids)
+    videos, queries = len(index.video_ids), index.queries
     results[split] = {
         "split": split,
+        "subset": index.subset,
         "t2v": dict(metrics),
         "chance": chance(videos),
         "videos": videos,
-        "queries": index.queries,
+        "queries": queries,
         "missing_videos": len(index.missing),
+        "missing_queries": index.missing_queries,
+        "coverage": coverage(index),
         "selected_on": about["selected_on"],
     }
     write_json(path, results)
     write_text(run / "card.md", _card(about, results))
     result: dict[str, Any] = results[split]
     return result
+
+
+def coverage(index: Index) -> str:
+    """Of how much of its split a score speaks: videos without features are missing, and their queries with them."""
+    videos, queries = len(index.video_ids), index.queries
+    whole = f"{videos + len(index.missing)} videos and {queries + index.missing_queries} queries"
+    if not index.missing:
+        return f"all {whole}"
+    return f"{videos} videos and {queries} queries of {whole}"
 
 
 def _claim(run: Path, config: RunConfig, about: Mapping[str, Any]) -> None:
@@ -188,15 +205,18 @@ def _claim(run: Path, config: RunConfig, about: Mapping[str, Any]) -> None:
 
 
 def _features(index: Index) -> dict[str, Any]:
-    return {"video": [dict(spec) for spec in index.video_features], "text": dict(index.text_features)}
+    text = [dict(index.text_features)] if index.text_features else []
+    return {"video": [dict(spec) for spec in index.video_features], "text": text, "pooling": index.pooling}
 
 
 def _same_features(ours: Mapping[str, Any], index: Index, owner: str) -> None:
     theirs = _features(index)
-    for stream, mine, other in (
-        ("video", ours["video"], theirs["video"]),
-        ("text", [ours["text"]], [theirs["text"]]),
-    ):
+    if ours["pooling"] != theirs["pooling"]:
+        raise ConfigurationError(
+            f"{owner} has {ours['pooling']} pooling, the shards of {index.split} {theirs['pooling']}"
+        )
+    for stream in _STREAMS:
+        mine, other = ours[stream], theirs[stream]
         widths = sum(spec["dim"] for spec in mine), sum(spec["dim"] for spec in other)
         if widths[0] != widths[1]:
             raise ConfigurationError(
@@ -212,21 +232,20 @@ def _same_features(ours: Mapping[str, Any], index: Index, owner: str) -> None:
 
 def _card(about: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> str:
     config, features = about["config"], about["features"]
-    specs = [*features["video"], features["text"]]
-    lines = [f"# {config['model']} on {about['dataset']}", ""]
+    specs = [spec for stream in _STREAMS for spec in features[stream]]
+    subset = f", {about['subset']}" if about["subset"] else ""
+    lines = [f"# {config['model']} on {about['dataset']}{subset}", ""]
     lines += [
         f"- {spec['stream']} features: {spec['recipe']}, weights {spec['weights']} (sha256 {spec['weights_sha256'][:12]})"
         for spec in specs
     ]
     lines += [f"- epoch chosen on split {about['selected_on']}; seed {config['seed']}", ""]
     lines += [
-        "| split | R@1 | R@5 | R@10 | R@100 | SumR | videos | queries | missing |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| split | R@1 | R@5 | R@10 | R@100 | SumR | coverage |",
+        "|---|---|---|---|---|---|---|",
     ]
     for split, result in results.items():
         for name, row in ((split, result["t2v"]), (f"{split}, chance", result["chance"])):
             numbers = " | ".join(f"{value:.1f}" for value in row.values())
-            lines.append(
-                f"| {name} | {numbers} | {result['videos']} | {result['queries']} | {result['missing_videos']} |"
-            )
+            lines.append(f"| {name} | {numbers} | {result['coverage']} |")
     return "\n".join(lines) + "\n"

@@ -20,7 +20,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -44,10 +44,11 @@ from prvr.datasets.rendering import (
 from prvr.manifests.errors import ConfigurationError, CorruptData, MissingInput
 from prvr.manifests.files import digest_of, read_json, write_json, write_text
 from prvr.manifests.progress import progress
-from prvr.manifests.split import Query, Video
+from prvr.manifests.split import SPLITS, Query, Video
 
 RATES = {"6": 4, "8": 4, "10": 2, "12": 1, "25/2": 1, "15": 1, "24000/1001": 1}
 """Frames a second, and how often. The average is low: rendering and decoding cost by the frame."""
+SUBSETS: Mapping[str, str] = {}
 SECONDS = (8.0, 15.0)
 MOMENTS = (3, 5)
 SECONDS_A_MOMENT = 2.5
@@ -135,7 +136,7 @@ def prepare(annotations: Path, options: Options) -> None:
     write_text(annotations / "moments.jsonl", lines)
 
 
-def parse(annotations: Path, options: Options) -> Parsed:
+def parse(annotations: Path, options: Options, *, subset: str = "", splits: Sequence[str] = SPLITS) -> Parsed:
     """The videos and captions of a folder that ``prepare`` has made.
 
     Raises:
@@ -144,13 +145,14 @@ def parse(annotations: Path, options: Options) -> Parsed:
     """
     videos: dict[str, list[Video]] = {}
     for scene in scenes_of(annotations):
+        if scene.split not in splits:
+            continue
         queries = tuple(
             Query(f"{scene.video_id}#enc#{number}", moment.caption, moment.start, moment.end)
             for number, moment in enumerate(scene.moments)
         )
         videos.setdefault(scene.split, []).append(Video(scene.video_id, scene.duration, queries))
-    published = {name: {"videos": count} for name, count in options.videos().items() if count}
-    return Parsed({k: tuple(v) for k, v in videos.items()}, (annotations / "moments.jsonl",), published=published)
+    return Parsed({k: tuple(v) for k, v in videos.items()}, (annotations / "moments.jsonl",))
 
 
 def scenes_of(annotations: Path) -> tuple[Scene, ...]:

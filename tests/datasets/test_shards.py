@@ -14,7 +14,9 @@ import webdataset
 from prvr.datasets.build import build
 from prvr.datasets.index import Index
 from prvr.datasets.pool import to_clips
-from prvr.datasets.shards import key_of, write_shards
+from prvr.datasets.sample import decode, encode, key_of
+from prvr.datasets.shards import Form, make_sample, write_shards
+from prvr.datasets.source import Raw, StoreSource
 from prvr.datasets.store import Features, FeatureSpec, FeatureStore
 from prvr.datasets.stream import ShardReader
 from prvr.manifests.errors import ConfigurationError, CorruptData, MissingInput
@@ -66,7 +68,7 @@ def test_any_id_goes_there_and_back(tmp_path: Path, spec: Callable[..., FeatureS
     FeatureStore.create(tmp_path / "w.zarr", spec("text")).commit(
         [Features(f"{id_}#0", mark, np.ones((1, 8), np.float32), np.zeros(1)) for id_ in IDS]
     )
-    build(split, tmp_path / "data", [tmp_path / "v.zarr"], tmp_path / "w.zarr")
+    build(split, tmp_path / "data", StoreSource([tmp_path / "v.zarr"], tmp_path / "w.zarr"))
     samples = list(webdataset.WebDataset(str(tmp_path / "data" / "train-000000.tar"), shardshuffle=False))
     assert [json.loads(sample["json"])["video_id"] for sample in samples] == IDS
     with ShardReader(tmp_path / "data", "train") as reader:
@@ -80,8 +82,8 @@ def test_keys_are_plain_and_differ() -> None:
 
 
 def test_small_shards_hold_the_same(world: Any, tmp_path: Path) -> None:
-    stores = [FeatureStore.open(world.videos)], FeatureStore.open(world.words)
-    index = write_shards(tmp_path, world.split, "train", *stores, shard_bytes=8000)
+    source = StoreSource([world.videos], world.words)
+    index = write_shards(tmp_path, world.split, "train", source, Form(shard_bytes=8000))
     assert len(index.shards) > 3
     with ShardReader(tmp_path, "train") as small, ShardReader(world.data, "train") as large:
         assert small.index.video_ids == large.index.video_ids
@@ -93,17 +95,17 @@ def test_equal_inputs_are_not_written_again_and_other_ones_are(world: Any, tmp_p
     shutil.copytree(world.data, tmp_path / "data")
     shard = tmp_path / "data" / "train-000000.tar"
     before = shard.stat().st_mtime_ns
-    build(world.split, tmp_path / "data", [world.videos], world.words)
+    build(world.split, tmp_path / "data", StoreSource([world.videos], world.words))
     assert shard.stat().st_mtime_ns == before
     half = Split("made", "published", {name: videos[:2] for name, videos in world.split.videos.items()})
-    build(half, tmp_path / "data", [world.videos], world.words)
+    build(half, tmp_path / "data", StoreSource([world.videos], world.words))
     assert Index.read(tmp_path / "data", "train").video_ids == ("train.0", "train.1")
 
 
 def test_videos_without_features_are_missing_not_an_error(world: Any, tmp_path: Path) -> None:
     more = (*world.split.videos["test"], Video("lost", 3.0, ()))
     split = Split("made", "published", {**world.split.videos, "test": more})
-    built = build(split, tmp_path, [world.videos], world.words)
+    built = build(split, tmp_path, StoreSource([world.videos], world.words))
     assert built.to_json()["missing"] == ["lost"]
     assert Split.read(tmp_path).missing == ("lost",)
     assert Index.read(tmp_path, "test").missing == ("lost",) and len(Index.read(tmp_path, "test").video_ids) == 8
@@ -115,19 +117,34 @@ def test_several_stores_are_normalised_and_joined(world: Any, tmp_path: Path, sp
     second.commit(
         [Features(id_, "m", np.full((len(first[id_]), 3), 2.0, np.float32), first.times(id_)) for id_ in first.ids]
     )
-    build(world.split, tmp_path / "data", [world.videos, second.path], world.words)
+    build(world.split, tmp_path / "data", StoreSource([world.videos, second.path], world.words))
     with ShardReader(tmp_path / "data", "train") as reader:
         frames, raw = reader[0].frames, first["train.0"]
     np.testing.assert_allclose(frames[:, :8], raw / (np.linalg.norm(raw, axis=1, keepdims=True) + 1e-5), rtol=1e-5)
     np.testing.assert_allclose(frames[:, 8:], 1 / np.sqrt(3), rtol=1e-4)
 
 
-def test_rows_at_other_times_cannot_be_joined(world: Any, tmp_path: Path, spec: Callable[..., FeatureSpec]) -> None:
+def test_rows_at_other_times_are_put_on_the_first_clock(
+    world: Any, tmp_path: Path, spec: Callable[..., FeatureSpec]
+) -> None:
     first = FeatureStore.open(world.videos)
-    second = FeatureStore.create(tmp_path / "b.zarr", spec("video", 3))
-    second.commit([Features(id_, "m", np.ones((2, 3), np.float32), np.arange(2.0)) for id_ in first.ids])
-    with pytest.raises(ConfigurationError, match="other times"):
-        build(world.split, tmp_path / "data", [world.videos, second.path], world.words)
+    second = FeatureStore.create(tmp_path / "b.zarr", spec("video", 3, recipe="slow"))
+    # One video stands at the clock's times, the others at six rows a second: two in each step of the clock.
+    rows = []
+    for id_ in first.ids:
+        times = first.times(id_)
+        own = times if id_ == "train.1" else (np.arange(2 * len(times)) + 0.5) / 6
+        rows.append(Features(id_, "m", np.stack([own, own, own], axis=1).astype(np.float32) + 1, own))
+    second.commit(rows)
+    built = build(world.split, tmp_path / "data", StoreSource([world.videos, second.path], world.words))
+    joined = Index.read(tmp_path / "data", "train").joined
+    assert joined == built.indexes["train"].joined
+    assert joined["clock"] == "made" and joined["normalised"] == "each"
+    assert joined["aligned"] == {"slow": {"videos": 11, "seconds away at most": 0.083}}
+    with ShardReader(tmp_path / "data", "train") as reader:
+        assert all(reader[row].frames.shape[1] == 11 for row in range(len(reader)))
+        # Equal in all three columns, so normalised: the mean of two rows is the clock's own time, whatever the scale.
+        np.testing.assert_allclose(reader[0].frames[:, 8:], 1 / np.sqrt(3), rtol=1e-4)
 
 
 def test_captions_of_another_split_are_refused(world: Any, tmp_path: Path) -> None:
@@ -136,20 +153,75 @@ def test_captions_of_another_split_are_refused(world: Any, tmp_path: Path) -> No
         for video in world.split.videos["train"]
     ]
     with pytest.raises(ConfigurationError, match="another text"):
-        build(Split("made", "published", {"train": tuple(changed)}), tmp_path, [world.videos], world.words)
+        build(Split("made", "published", {"train": tuple(changed)}), tmp_path, StoreSource([world.videos], world.words))
     extra = Video("train.0", None, (Query("unheard", "of"),))
     with pytest.raises(ConfigurationError, match="'unheard'"):
-        build(Split("made", "published", {"train": (extra,)}), tmp_path, [world.videos], world.words)
+        build(Split("made", "published", {"train": (extra,)}), tmp_path, StoreSource([world.videos], world.words))
 
 
 def test_stores_of_the_wrong_stream_or_of_none_of_the_videos(world: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="text features, where video"):
-        build(world.split, tmp_path, [world.words], world.words)
-    with pytest.raises(ConfigurationError, match="both"):
-        build(world.split, tmp_path, [world.videos], None)
+        build(world.split, tmp_path, StoreSource([world.words], world.words))
+    with pytest.raises(ConfigurationError, match="need --text-features"):
+        build(world.split, tmp_path, StoreSource([world.videos]))
     strangers = Split("made", "published", {"train": (Video("z", None, ()),)})
     with pytest.raises(ConfigurationError, match="none of the 1 videos"):
-        build(strangers, tmp_path, [world.videos], world.words)
+        build(strangers, tmp_path, StoreSource([world.videos], world.words))
+
+
+def test_a_gallery_needs_no_words(world: Any, tmp_path: Path) -> None:
+    silent = tuple(Video(video.video_id, None, ()) for video in world.split.videos["test"])
+    built = build(Split("mine", "published", {"test": silent}), tmp_path, StoreSource([world.videos]))
+    assert built.indexes["test"].text_features is None and built.indexes["test"].word_width == 0
+    with ShardReader(tmp_path, "test") as reader:
+        assert len(reader) == 8 and reader[0].words == ()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_raw_steps_are_kept_on_request_where_frames_are_not_they(keep: bool) -> None:
+    long, short = np.random.default_rng(0).standard_normal((2, 200, 4)).astype(np.float32)
+    times = np.arange(200) * 0.5
+    form = Form(keep_steps=keep)
+    sample = decode(*encode(make_sample(Video("long", None, ()), Raw(long, times, ()), form)))
+    assert len(sample.frames) == 128
+    if keep:
+        assert sample.steps is not None and sample.step_times is not None
+        np.testing.assert_array_equal(sample.steps, long)
+        np.testing.assert_array_equal(sample.step_times, times)
+    else:
+        assert sample.steps is None
+    sample = decode(*encode(make_sample(Video("short", None, ()), Raw(short[:128], times[:128], ()), form)))
+    assert sample.steps is None
+    np.testing.assert_array_equal(sample.frames, short[:128])
+
+
+def test_a_source_without_times_gives_fractions() -> None:
+    sample = decode(*encode(make_sample(Video("v", 60.0, ()), Raw(np.ones((40, 2)), None, ()), Form())))
+    assert sample.times == "fractions"
+    np.testing.assert_allclose(sample.frame_times, np.stack([np.arange(40), np.arange(1, 41)], axis=1) / 40, rtol=1e-6)
+    assert sample.clip_times.min() == 0 and sample.clip_times.max() <= 1
+
+
+def test_the_corrected_pooling_is_another_input(world: Any, tmp_path: Path) -> None:
+    source = StoreSource([world.videos], world.words)
+    for form in (Form(), Form("corrected"), Form()):
+        index = write_shards(tmp_path, world.split, "train", source, form)
+        assert index.pooling == form.pooling
+    long = np.arange(192.0)[:, None]
+    last = {
+        pooling: float(make_sample(Video("v", None, ()), Raw(long, None, ()), Form(pooling)).frames[-1, 0])
+        for pooling in ("published", "corrected")
+    }
+    assert last == {"published": 190.0, "corrected": 190.5}
+
+
+@pytest.mark.parametrize(
+    ("steps", "what"),
+    [(np.zeros((0, 4)), "no rows"), (np.full((2, 4), np.nan), "NaN"), (np.zeros(4), r"\[4\], not \[T, E\]")],
+)
+def test_rows_that_are_no_features(steps: np.ndarray, what: str) -> None:
+    with pytest.raises(CorruptData, match=f"v: .*{what}"):
+        make_sample(Video("v", None, ()), Raw(steps, None, ()), Form())
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from prvr.datasets.batch import Batch
 from prvr.datasets.plan import batches
 from prvr.datasets.pool import to_clips, to_frames
-from prvr.datasets.shards import Sample
+from prvr.datasets.sample import Sample
 from prvr.datasets.stream import Collate, ShardReader, stream
 from prvr.manifests.split import Query, Video
 

@@ -18,6 +18,7 @@ from click.testing import Result
 from safetensors.torch import load_file
 
 from prvr.datasets.build import build
+from prvr.datasets.source import StoreSource
 from prvr.datasets.store import Features, FeatureStore
 from prvr.manifests.split import Split
 from prvr.train import cli
@@ -138,7 +139,7 @@ def test_early_stopping_is_one_later_than_the_patience(world: Any, invoke: Invok
 def test_a_video_in_train_and_in_the_reported_split(world: Any, invoke: Invoke, tmp_path: Path) -> None:
     videos = world.split.videos
     both = Split("made", "published", {"train": videos["train"], "test": (*videos["test"], videos["train"][0])})
-    build(both, tmp_path / "data", [world.videos], world.words)
+    build(both, tmp_path / "data", StoreSource([world.videos], world.words))
     words = ("--shards", tmp_path / "data", "--out", tmp_path / "run", "--epochs", 1, *SMALL)
     _refused(invoke(cli.main, *words), 2, "1 videos stand in train and in test, the first 'train.0'")
     assert invoke(cli.main, *words, "--allow-overlap").exit_code == 0
@@ -149,7 +150,7 @@ def test_dev_chooses_where_there_is_one(world: Any, invoke: Invoke, tmp_path: Pa
     three = Split(
         "made", "published", {"train": videos["train"][:8], "dev": videos["train"][8:], "test": videos["test"]}
     )
-    build(three, tmp_path / "data", [world.videos], world.words)
+    build(three, tmp_path / "data", StoreSource([world.videos], world.words))
     words = ("--shards", tmp_path / "data", "--epochs", 1, *SMALL, "--json")
     assert _json(invoke(cli.main, *words, "--out", tmp_path / "a"))["selected_on"] == "dev"
     assert _json(invoke(cli.main, *words, "--out", tmp_path / "b", "--select-on", "test"))["selected_on"] == "test"
@@ -163,7 +164,7 @@ def test_a_run_of_another_width_or_of_other_features(
     store = FeatureStore.open(world.videos)
     other = FeatureStore.create(tmp_path / "o.zarr", replace(store.spec, weights_sha256="f" * 64))
     other.commit([Features(id_, "m", store[id_], store.times(id_)) for id_ in store.ids])
-    build(world.split, tmp_path / "other", [other.path], world.words)
+    build(world.split, tmp_path / "other", StoreSource([other.path], world.words))
     _refused(invoke(cli.evaluate, run, "--shards", tmp_path / "other"), 2, "weights_sha256")
 
 

@@ -1,5 +1,6 @@
 """Shard folders: every index against its tars, every tar hashed, a sample of members decoded."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from prvr.datasets.foreign import some
 from prvr.datasets.index import Index, Member, verify
-from prvr.datasets.shards import decode
+from prvr.datasets.sample import decode
 from prvr.manifests.errors import CorruptData, PrvrError
 from prvr.manifests.split import SPLITS, Split
 from prvr.train.diagnoses import Diagnosis, Finding, Look, evenly, left_behind, notes, wrong
@@ -128,8 +129,13 @@ def _features(indexes: dict[str, Index]) -> dict[str, Any]:
     index = next(iter(indexes.values()))
     return {
         "video features": [{**made_by(spec), "width": spec["dim"]} for spec in index.video_features],
-        "text features": {**made_by(index.text_features), "width": index.word_width},
+        "text features": {**made_by(index.text_features), "width": index.word_width} if index.text_features else "none",
+        "pooling": index.pooling,
     }
+
+
+def _specs(index: Index) -> list[Mapping[str, Any]]:
+    return [spec for spec in (*index.video_features, index.text_features, index.subtitle_features) if spec]
 
 
 def _disagreements(indexes: dict[str, Index]) -> list[Finding]:
@@ -137,9 +143,9 @@ def _disagreements(indexes: dict[str, Index]) -> list[Finding]:
     keys = ("backbone", "recipe_digest", "weights_sha256", "dim")
 
     def of(index: Index) -> list[list[Any]]:
-        return [[spec[key] for key in keys] for spec in (*index.video_features, index.text_features)]
+        return [[spec[key] for key in keys] for spec in _specs(index)]
 
-    findings = random_weights([*first.video_features, first.text_features])
+    findings = random_weights(_specs(first))
     return findings + wrong(
         f"{first.split} and {other.split} are of other features" for other in others if of(other) != of(first)
     )

@@ -28,6 +28,8 @@ def examine(path: Path, split: Split) -> tuple[dict[str, Any], list[Finding]]:
     """Facts and findings on the split that was read from a folder."""
     counts, head = split.counts(), read_json(path / "split.json")
     facts: dict[str, Any] = {"dataset": split.dataset, "protocol": split.protocol, **counts}
+    if split.subset:
+        facts["subset"] = split.subset
     facts["durations"] = {
         name: f"{sum(video.duration is not None for video in videos):,} of {len(videos):,}"
         for name, videos in split.videos.items()
@@ -41,7 +43,7 @@ def examine(path: Path, split: Split) -> tuple[dict[str, Any], list[Finding]]:
     odd = [
         f"{name}: {counts[name]['videos']:,} videos and {counts[name]['queries']:,} queries, published are {dict(given)}"
         for name, given in split.published.items()
-        if name in counts and any(counts[name].get(key) != value for key, value in given.items())
+        if not split.left_out and name in counts and any(counts[name].get(key) != value for key, value in given.items())
     ]
     if split.missing:
         odd.append(f"{len(split.missing):,} videos have no features: {some(split.missing)}")
