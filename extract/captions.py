@@ -1,4 +1,5 @@
-"""The operator for captions: those of one video are encoded together, so that their numbers depend on nothing else."""
+"""The operator for captions and subtitles: those of one video are encoded together, so that their numbers depend on nothing
+else."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from prvr.extract.backbones import TextBackbone
 from prvr.extract.job import Job, Report
 from prvr.extract.loading import make
 from prvr.extract.outputs import Commits, open_output
-from prvr.extract.sources import Captions, Source
+from prvr.extract.sources import Captions, Source, Subtitles
 from prvr.manifests.errors import PrvrError
 
 
@@ -35,7 +36,7 @@ class _Sentences:
 
 
 class CaptionExtractor:
-    """Features of captions; those of one video are encoded together."""
+    """Features of captions or of subtitles; those of one video are encoded together."""
 
     def __init__(self, job: Job) -> None:
         device = pick_device(job.device)
@@ -48,8 +49,8 @@ class CaptionExtractor:
     def run(self, sources: Iterable[Source]) -> Iterator[Report]:
         """See Extractor."""
         for source in sources:
-            assert isinstance(source, Captions)
-            marks = {query.query_id: query.fingerprint() for query in source.video.queries}
+            assert isinstance(source, Captions | Subtitles)
+            marks = source.marks()
             lacking = [output for output in self._outputs if output.lacks(marks)]
             if any(source.id in output.failed for output in self._outputs):
                 yield Report(source.id, source.name, "skipped", "failed before")
@@ -57,7 +58,7 @@ class CaptionExtractor:
                 yield Report(source.id, source.name, "skipped")
             else:
                 try:
-                    made = [self._encoded(source, marks, output.makers[0].encode) for output in lacking]
+                    made = [_encoded(source, marks, output.makers[0].encode) for output in lacking]
                 except PrvrError as error:
                     yield self._commits.failed(source, "", error)
                     continue
@@ -68,12 +69,19 @@ class CaptionExtractor:
                 yield from self._commits.commit()
         yield from self._commits.commit()
 
-    def _encoded(self, source: Captions, marks: dict[str, str], backbone: TextBackbone) -> list[Features]:
-        queries = source.video.queries
-        made = []
-        for query, words in zip(queries, backbone([query.text for query in queries]), strict=True):
-            rows = words.float().cpu().numpy()
-            if not len(rows):
-                raise PrvrError(f"query {query.query_id!r}: no word of {query.text!r} is left")
-            made.append(Features(query.query_id, marks[query.query_id], rows, np.arange(len(rows), dtype=np.float64)))
-        return made
+
+def _encoded(source: Captions | Subtitles, marks: Mapping[str, str], backbone: TextBackbone) -> list[Features]:
+    rows = [words.float().cpu().numpy() for words in backbone(source.texts)]
+    if isinstance(source, Subtitles):
+        # One id holds all lines; a row's time is the number of its line.
+        lines = np.repeat(np.arange(len(rows), dtype=np.float64), [len(words) for words in rows])
+        if not len(lines):
+            raise PrvrError(f"{source.id}: no word of its subtitles is left")
+        return [Features(source.id, marks[source.id], np.concatenate(rows), lines)]
+    for query, words in zip(source.video.queries, rows, strict=True):
+        if not len(words):
+            raise PrvrError(f"query {query.query_id!r}: no word of {query.text!r} is left")
+    return [
+        Features(query_id, mark, words, np.arange(len(words), dtype=np.float64))
+        for (query_id, mark), words in zip(marks.items(), rows, strict=True)
+    ]

@@ -25,7 +25,7 @@ from prvr.manifests.errors import ConfigurationError
     help="NAME, PATH or random:SEED; BACKBONE=VALUE where there are several.",
 )
 @click.option("--out", type=click.Path(path_type=Path), default=Path("features"), help="Folder of the feature stores.")
-@click.option("--name", help="Name of the store.  [default: RECIPE.video or DATASET.RECIPE.text]")
+@click.option("--name", help="Name of the store.  [default: RECIPE.video, DATASET.RECIPE.text or .subtitles]")
 @click.option("--fps", type=float, help="Frames a second to look at.  [default: the recipe's]")
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @click.option(
@@ -53,6 +53,12 @@ from prvr.manifests.errors import ConfigurationError
 @click.option("--limit", type=click.IntRange(1), help="Stop after so many sources.")
 @click.option("--id-from", type=click.Choice(["stem", "path"]), default="stem", help="What a video's id is.")
 @click.option("--frame-rate", type=float, help="Take folders of pictures as videos of so many frames a second.")
+@click.option(
+    "--subtitles",
+    "subtitled",
+    is_flag=True,
+    help="Of a split folder take the subtitles of its videos, not the captions.",
+)
 @click.option("--skip-failed", is_flag=True, help="Do not try again what failed before.")
 @click.option(
     "--adapt",
@@ -87,6 +93,7 @@ def main(
     limit: int | None,
     id_from: str,
     frame_rate: float | None,
+    subtitled: bool,
     skip_failed: bool,
     adapt: bool,
     overwrite: bool,
@@ -94,7 +101,7 @@ def main(
 ) -> Outcome:
     """Extract features from SOURCE: folders (searched to the bottom), video files, globs, URLs that fsspec reads, lists of
     these, or - for a list on stdin; with --frame-rate, folders of pictures; or a split folder, for the features of its
-    captions.
+    captions, or with --subtitles of what is said in its videos.
 
     What is in the stores already is not extracted again. What fails is listed, and tried again the next time.
     """
@@ -129,6 +136,7 @@ def main(
         limit=limit,
         id_from=id_from,
         frame_rate=frame_rate,
+        subtitled=subtitled,
         skip_failed=skip_failed,
         adapt=adapt,
         settings=common.settings,
@@ -152,7 +160,7 @@ def main(
         status: sum(report.status == status for report in reports) for status in ("extracted", "skipped", "failed")
     }
     failed = [report for report in reports if report.status == "failed"]
-    what = "videos" if found.stream == "video" else "captioned videos"
+    what = {"video": "videos", "text": "captioned videos", "subtitles": "subtitled videos"}[found.stream]
     result = {
         "stores": stores,
         "videos": {"total": len(sources), **counts},

@@ -12,11 +12,13 @@ from prvr.extract.sources import (
     Captions,
     FrameFolder,
     Source,
+    Subtitles,
     VideoFile,
     VideoSource,
     VideoUrl,
     remote,
 )
+from prvr.manifests import subtitles
 from prvr.manifests.errors import ConfigurationError, MissingInput
 from prvr.manifests.split import Split
 
@@ -25,20 +27,20 @@ LIST_ENDINGS = frozenset({".txt", ".list", ".lst"})
 
 @dataclass(frozen=True)
 class Found:
-    """Sources in a fixed order, how many files were passed over, and the dataset where they are captions."""
+    """Sources of one ``stream`` (``video``, ``text`` or ``subtitles``) in a fixed order, how many files were passed over, and
+    the dataset where they are texts."""
 
     sources: tuple[Source, ...]
     ignored: int
-    dataset: str | None
-
-    @property
-    def stream(self) -> str:
-        """``video`` or ``text``."""
-        return "text" if self.dataset is not None else "video"
+    stream: str = "video"
+    dataset: str | None = None
 
 
-def find(arguments: Sequence[str], *, id_from: str = "stem", frame_rate: float | None = None) -> Found:
-    """Everything that the arguments name. With ``frame_rate``, each folder that holds pictures is a video.
+def find(
+    arguments: Sequence[str], *, id_from: str = "stem", frame_rate: float | None = None, subtitled: bool = False
+) -> Found:
+    """Everything that the arguments name. With ``frame_rate``, each folder that holds pictures is a video; ``subtitled``, of a
+    split folder the subtitles are taken, not the captions.
 
     Raises:
         MissingInput: an argument that names nothing, or no video at all.
@@ -49,10 +51,15 @@ def find(arguments: Sequence[str], *, id_from: str = "stem", frame_rate: float |
         if len(arguments) > 1:
             raise ConfigurationError("one split folder at a time, and no videos beside it")
         split = Split.read(splits[0])
+        if subtitled:
+            said = subtitles.read(splits[0])
+            return Found(tuple(Subtitles(*of_video) for of_video in said.items()), 0, "subtitles", split.dataset)
         videos = (video for found in split.videos.values() for video in found if video.queries)
         # A video may stand in two splits; its captions are encoded once.
         unique = {tuple(query.query_id for query in video.queries): video for video in videos}
-        return Found(tuple(Captions(video) for video in unique.values()), 0, split.dataset)
+        return Found(tuple(Captions(video) for video in unique.values()), 0, "text", split.dataset)
+    if subtitled:
+        raise ConfigurationError("--subtitles takes those of a split folder; name one")
     places = _Places(frame_rate)
     for argument in arguments:
         places.add(argument)
@@ -68,7 +75,7 @@ def find(arguments: Sequence[str], *, id_from: str = "stem", frame_rate: float |
             both = f"{by_id[source.id].name} and {source.name}"
             raise ConfigurationError(f"{both} would both be {source.id!r}; use --id-from path")
         by_id[source.id] = source
-    return Found(tuple(source for _, source in sorted(by_id.items())), places.ignored, None)
+    return Found(tuple(source for _, source in sorted(by_id.items())), places.ignored)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class Job:
     """All that a process needs to know; can be sent to another process.
 
     Args:
-        stream: ``video`` or ``text``.
+        stream: ``video``, ``text`` or ``subtitles``.
         plans: what is made of every source.
         device: as torch names it, or ``auto``.
         decoder: by name, or ``auto``.

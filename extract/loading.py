@@ -21,5 +21,4 @@ def make(stream: str, channel: Channel, weights: Weights, device: torch.device) 
     kind = module.VideoOptions if stream == "video" else module.TextOptions
     settings = channel.video if stream == "video" else channel.text
     options = build(kind, settings or {}, where=f"{channel.name}.{stream}")
-    loader = module.load_video if stream == "video" else module.load_text
-    return loader(weights, options, device), asdict(options)
+    return getattr(module, f"load_{stream}")(weights, options, device), asdict(options)

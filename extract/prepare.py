@@ -45,6 +45,7 @@ def prepare(
     limit: int | None,
     id_from: str,
     frame_rate: float | None,
+    subtitled: bool,
     skip_failed: bool,
     adapt: bool,
     settings: Mapping[str, Any],
@@ -65,14 +66,13 @@ def prepare(
         raise ConfigurationError("--name is for one backbone; several have a store each")
     check_decoder(decoder)
     chosen = [recipes.load(one, settings, over={} if fps is None else {"sampling": {"fps": fps}}) for one in asked]
-    found = find(arguments, id_from=id_from, frame_rate=frame_rate)
-    if found.stream == "text" and fps is not None:
-        raise ConfigurationError("--fps is for videos; these sources are captions")
+    found = find(arguments, id_from=id_from, frame_rate=frame_rate, subtitled=subtitled)
+    if found.stream != "video" and fps is not None:
+        raise ConfigurationError("--fps is for videos; these sources are texts")
     given = _weights_by_channel(weights, chosen)
     if adapt and (found.stream != "text" or any(recipe.backbone != "roberta" for recipe in chosen)):
         raise ConfigurationError("--adapt tunes roberta on the captions of a split folder, and nothing else")
-    text_name = "{dataset}.{recipe}-adapted.text" if adapt else "{dataset}.{recipe}.text"
-    plans = tuple(_plan(recipe, given, found, out, name, text_name) for recipe in chosen)
+    plans = tuple(_plan(recipe, given, found, out, name, adapt=adapt) for recipe in chosen)
     job = Job(
         stream=found.stream,
         plans=plans,
@@ -126,12 +126,12 @@ def adapted(job: Job, split: Path, settings: Mapping[str, Any]) -> Job:
     return replace(job, plans=tuple(plans))
 
 
-def _plan(recipe: Recipe, given: Mapping[str, str], found: Found, out: Path, name: str | None, text_name: str) -> Plan:
+def _plan(recipe: Recipe, given: Mapping[str, str], found: Found, out: Path, name: str | None, *, adapt: bool) -> Plan:
     if not recipe.serves(found.stream):
         raise ConfigurationError(f"recipe {recipe.name!r} makes no {found.stream} features")
     weights = tuple(resolve(_named(one, given), one.published) for one in recipe.channels)
-    named = text_name if found.dataset is not None else "{recipe}.video"
-    stem = name or named.format(dataset=found.dataset, recipe=recipe.name)
+    of_dataset = f"{found.dataset}." if found.dataset is not None else ""
+    stem = name or f"{of_dataset}{recipe.name}{'-adapted' if adapt else ''}.{found.stream}"
     return Plan(recipe, weights, out / f"{stem.removesuffix('.zarr')}.zarr")
 
 

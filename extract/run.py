@@ -32,4 +32,4 @@ def extractor(job: Job) -> Extractor:
     """
     # A feature's last bits depend on the number of threads, so it is part of the store's spec.
     torch.set_num_threads(job.threads)
-    return CaptionExtractor(job) if job.stream == "text" else VideoExtractor(job)
+    return VideoExtractor(job) if job.stream == "video" else CaptionExtractor(job)

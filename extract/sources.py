@@ -11,6 +11,7 @@ from typing import Any
 from prvr.manifests.errors import MissingInput
 from prvr.manifests.files import sha256_of
 from prvr.manifests.split import Video
+from prvr.manifests.subtitles import Subtitle, fingerprint
 
 VIDEO_ENDINGS = frozenset(
     ".3gp .asf .avi .flv .gif .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv".split()  # noqa: SIM905
@@ -121,8 +122,39 @@ class Captions:
         """As messages and the ledger have it."""
         return self.video.video_id
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What is encoded."""
+        return tuple(query.text for query in self.video.queries)
 
-type Source = VideoSource | Captions
+    def marks(self) -> dict[str, str]:
+        """The ids that features are kept under, and the fingerprint of each."""
+        return {query.query_id: query.fingerprint() for query in self.video.queries}
+
+
+@dataclass(frozen=True)
+class Subtitles:
+    """The subtitles of one video, encoded together and kept under its id."""
+
+    id: str
+    lines: tuple[Subtitle, ...]
+
+    @property
+    def name(self) -> str:
+        """As messages and the ledger have it."""
+        return self.id
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What is encoded."""
+        return tuple(line.text for line in self.lines)
+
+    def marks(self) -> dict[str, str]:
+        """As of Captions."""
+        return {self.id: fingerprint(self.lines)}
+
+
+type Source = VideoSource | Captions | Subtitles
 
 
 def remote(url: str) -> tuple[Any, str]:

@@ -21,7 +21,7 @@ from prvr.extract.outputs import Commits, Output, open_output
 from prvr.extract.overlap import Ahead
 from prvr.extract.pooling import joined, normalised
 from prvr.extract.recipes import Channel, Recipe
-from prvr.extract.sources import Captions, FrameFolder, Source, VideoSource
+from prvr.extract.sources import Captions, FrameFolder, Source, Subtitles, VideoSource
 from prvr.extract.tower import Tower, Track
 from prvr.extract.weights import Weights
 from prvr.manifests.errors import ConfigurationError, DecodeError, PrvrError
@@ -133,7 +133,7 @@ class VideoExtractor:
 
     def _steps(self, source: Source) -> Iterator[_Step]:
         """In a thread: a source's way up to its decoded pictures."""
-        assert not isinstance(source, Captions)
+        assert not isinstance(source, Captions | Subtitles)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # A thread begins with the first.
         if any(source.id in output.failed for output in self._outputs):

@@ -16,6 +16,9 @@ from prvr.extract.backbones._transformers import load_model, load_vocabulary
 from prvr.extract.weights import Weights
 from prvr.manifests.errors import ConfigurationError
 
+CHUNK = 256
+"""Tokens of subtitles that are read together."""
+
 
 @dataclass(frozen=True)
 class TextOptions:
@@ -77,6 +80,28 @@ class RobertaWords:
         return word_rows(self.model, tokens, self.options)
 
 
+class RobertaSubtitles(RobertaWords):
+    """The lines of one video's subtitles to [W, E] each, by what stands around them: all their tokens in a row are cut into
+    sentences of ``CHUNK`` tokens, ``<s>`` and ``</s>`` counted, as TVR's authors do (of a smaller model, as many as it takes).
+    """
+
+    @torch.inference_mode()
+    def __call__(self, sentences: Sequence[str]) -> list[Tensor]:
+        """One row a word piece; none of ``<s>`` and ``</s>``, whose rows belong to no line."""
+        lines = [self.tokenizer(line, add_special_tokens=False)["input_ids"] for line in sentences]
+        tokens = torch.tensor([token for line in lines for token in line], dtype=torch.long, device=self.device)
+        start, end = (
+            tokens.new_tensor([token]) for token in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id)
+        )
+        rows = [tokens.new_zeros((0, self.dim), dtype=torch.float32)]
+        for chunk in torch.split(tokens, min(CHUNK, longest(self.model.config)) - 2):
+            if len(chunk):
+                ids = torch.cat([start, chunk, end])[None]
+                states = self.model(input_ids=ids, output_hidden_states=True).hidden_states
+                rows.append(states[self.options.layer][0, 1:-1])
+        return list(torch.split(torch.cat(rows), [len(line) for line in lines]))
+
+
 def word_rows(model: RobertaModel, tokens: Mapping[str, Tensor], options: TextOptions) -> list[Tensor]:
     """The rows [W, E] of each sentence that ``options`` ask for.
 
@@ -91,15 +116,24 @@ def word_rows(model: RobertaModel, tokens: Mapping[str, Tensor], options: TextOp
 
 
 def load_text(weights: Weights, options: TextOptions, device: torch.device) -> RobertaWords:
-    """The encoder and its vocabulary.
+    """The encoder of captions.
 
     Raises:
         ConfigurationError: random weights, a folder that lacks weights or a vocabulary, or options that do not fit.
     """
+    return _load(RobertaWords, weights, options, device)
+
+
+def load_subtitles(weights: Weights, options: TextOptions, device: torch.device) -> RobertaSubtitles:
+    """The encoder of subtitles; raises as ``load_text`` does."""
+    return _load(RobertaSubtitles, weights, options, device)
+
+
+def _load[R: RobertaWords](kind: type[R], weights: Weights, options: TextOptions, device: torch.device) -> R:
     vocabulary = load_vocabulary(weights, "roberta", add_prefix_space=options.prefix_space)
     model = load_model(RobertaModel, weights, RobertaConfig, add_pooling_layer=False)
     tokenizer = fitting(vocabulary, model.config)
-    return RobertaWords(model, tokenizer, options, sha256=weights.sha256(model.state_dict()), device=device)
+    return kind(model, tokenizer, options, sha256=weights.sha256(model.state_dict()), device=device)
 
 
 def fitting(tokenizer: Any, config: PretrainedConfig) -> Any:
@@ -111,7 +145,10 @@ def fitting(tokenizer: Any, config: PretrainedConfig) -> Any:
 
 def check_length(tokens: int, config: PretrainedConfig) -> None:
     """Raises ConfigurationError where the model has no positions for so many tokens."""
-    # Positions count from after the padding's id.
-    longest = config.max_position_embeddings - config.pad_token_id - 1
-    if tokens > longest:
-        raise ConfigurationError(f"{tokens} tokens a sentence: the model has positions for {longest}")
+    if tokens > longest(config):
+        raise ConfigurationError(f"{tokens} tokens a sentence: the model has positions for {longest(config)}")
+
+
+def longest(config: PretrainedConfig) -> int:
+    """Tokens that the model has positions for; they count from after the padding's id."""
+    return int(config.max_position_embeddings - config.pad_token_id - 1)

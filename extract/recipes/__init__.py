@@ -68,8 +68,8 @@ class Recipe:
         return "+".join(channel.backbone for channel in self.channels)
 
     def serves(self, stream: str) -> bool:
-        """Whether it makes features of ``video`` or ``text``."""
-        if stream == "text":
+        """Whether it makes features of ``video``, or of ``text`` and ``subtitles``."""
+        if stream != "video":
             return len(self.channels) == 1 and self.channels[0].text is not None
         return all(channel.video is not None for channel in self.channels)
 

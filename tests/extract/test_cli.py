@@ -18,7 +18,9 @@ from prvr.datasets.store import FeatureStore
 from prvr.extract.cli import main
 from prvr.extract.decode import FrameBatch, decode
 from prvr.extract.sampling import Sampling
+from prvr.manifests import subtitles
 from prvr.manifests.split import Query, Split, Video
+from prvr.manifests.subtitles import Subtitle
 
 type Invoke = Callable[..., Result]
 SCRIPT = Path(sys.executable).parent / "prvr-extract"
@@ -121,6 +123,28 @@ def test_captions_of_a_split(invoke: Invoke, roberta_folder: Path, clip_folder: 
     changed = Video("v0", None, (*videos[0].queries[:2], Query("v0#2", "a green circle")))
     Split("own", "published", {"train": (changed, *videos[1:3]), "test": videos[3:]}).write(tmp_path / "data")
     assert _json(invoke(main, *words, *weights))["videos"] == {"total": 4, "extracted": 1, "skipped": 3, "failed": 0}
+
+
+def test_subtitles_of_a_split(invoke: Invoke, roberta_folder: Path, clip_folder: Path, tmp_path: Path) -> None:
+    Split("own", "published", {"test": tuple(Video(f"v{n}", None, ()) for n in range(3))}).write(tmp_path / "data")
+    words = (tmp_path / "data", "--subtitles", "--backbone", "roberta", "--weights", roberta_folder)
+    words = (*words, "--out", tmp_path / "f", "--json")
+    absent = invoke(main, *words)
+    assert absent.exit_code == 2 and "no subtitles there" in absent.stderr
+    said = {f"v{n}": (Subtitle("a red square", 0.0, 1.0), Subtitle(f"two shapes {n}", 1.5, 2.0)) for n in range(2)}
+    subtitles.write(tmp_path / "data", said)
+    result = _json(invoke(main, *words))
+    assert result["stores"] == [str(tmp_path / "f" / "own.roberta.subtitles.zarr")]
+    store = FeatureStore.open(tmp_path / "f" / "own.roberta.subtitles.zarr")
+    assert store.ids == ("v0", "v1") and store.spec.stream == "subtitles"
+    numbers = store.times("v0").tolist()
+    assert sorted(set(numbers)) == [0.0, 1.0] and numbers == sorted(numbers)
+    subtitles.write(tmp_path / "data", said | {"v1": (Subtitle("a green circle", 0.0, 1.0),)})
+    assert _json(invoke(main, *words))["videos"] == {"total": 2, "extracted": 1, "skipped": 1, "failed": 0}
+    clip = invoke(main, *words[:3], "clip", "--weights", clip_folder, "--out", tmp_path / "g")
+    assert clip.exit_code == 2 and "makes no subtitles features" in clip.stderr
+    videos = invoke(main, tmp_path / "data" / "train.mp4", *words[1:])
+    assert videos.exit_code == 2
 
 
 def test_a_changed_video_is_extracted_again(invoke: Invoke, videos: Path, clip_folder: Path, tmp_path: Path) -> None:

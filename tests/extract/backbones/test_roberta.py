@@ -136,3 +136,21 @@ def test_recipes(name: str, weights: str, tokens: int, roberta_folder: Path) -> 
     assert options == TextOptions(layer=-2, max_tokens=tokens, special_tokens=False, prefix_space=False)
     rows = module.load_text(Weights("x", roberta_folder, None), options, CPU)(["x " * 200])
     assert len(rows[0]) == tokens - 2
+
+
+def test_subtitles_are_read_by_what_stands_around_them(roberta_folder: Path) -> None:
+    weights = Weights("tiny", roberta_folder, None)
+    encoder = roberta.load_subtitles(weights, TextOptions(), CPU)
+    lines = [SENTENCES[0], SENTENCES[1]]
+    both = encoder(lines)
+    # In one chunk, they are what they are as one sentence.
+    tokens = [token for line in lines for token in encoder.tokenizer(line, add_special_tokens=False)["input_ids"]]
+    with torch.inference_mode():
+        ids = torch.tensor([[START, *tokens, END]])
+        whole = encoder.model(input_ids=ids, output_hidden_states=True).hidden_states[-2][0, 1:-1]
+    torch.testing.assert_close(torch.cat(both), whole)
+    assert not torch.allclose(both[1], encoder(lines[1:])[0], atol=1e-3), "and another sentence before changes them"
+    # A model of 64 positions reads 62 tokens at a time; nothing is lost.
+    many = encoder(lines * 20)
+    assert [len(rows) for rows in many] == [len(both[0]), len(both[1])] * 20
+    assert encoder([]) == [] or encoder([])[0].shape[0] == 0
