@@ -69,6 +69,9 @@ class VideoTextModel(nn.Module, ABC):
 
     default_objectives: Mapping[str, Mapping[str, Any]]
     """Objective name to settings: what the model's paper trains it with."""
+    gives: frozenset[str]
+    """What its video codes have, of ``moments``, ``frames``, ``global_`` and, where it subclasses them, what else: an objective
+    refuses a model that does not give what its equations need."""
 
     @abstractmethod
     def encode_text(self, words: Tensor, mask: Tensor) -> TextCode:

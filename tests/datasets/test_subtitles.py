@@ -31,7 +31,7 @@ def store(tmp_path: Path, spec: Callable[..., FeatureSpec]) -> FeatureStore:
 def test_a_step_takes_the_maximum_of_the_lines_that_overlap_it(store: FeatureStore) -> None:
     # Steps of 1.5 s. The second line begins in the first and ends in the third; a line that ends at a border overlaps nothing
     # after it.
-    rows = Subtitled(store, {"v": LINES}).rows("v", np.arange(7) * 1.5)
+    rows = Subtitled(store, {"v": LINES}).rows("v", np.arange(0, 9.5, 1.5, dtype=np.float64))
     assert rows.tolist() == [[3, 2], [3, -1], [3, -1], [0, 0], [-4, -4], [0, 0]]
 
 

@@ -127,8 +127,8 @@ def test_captions_of_a_split(invoke: Invoke, roberta_folder: Path, clip_folder: 
 
 def test_subtitles_of_a_split(invoke: Invoke, roberta_folder: Path, clip_folder: Path, tmp_path: Path) -> None:
     Split("own", "published", {"test": tuple(Video(f"v{n}", None, ()) for n in range(3))}).write(tmp_path / "data")
-    words = (tmp_path / "data", "--subtitles", "--backbone", "roberta", "--weights", roberta_folder)
-    words = (*words, "--out", tmp_path / "f", "--json")
+    asked = (tmp_path / "data", "--subtitles", "--backbone", "roberta", "--weights", roberta_folder)
+    words = (*asked, "--out", tmp_path / "f", "--json")
     absent = invoke(main, *words)
     assert absent.exit_code == 2 and "no subtitles there" in absent.stderr
     said = {f"v{n}": (Subtitle("a red square", 0.0, 1.0), Subtitle(f"two shapes {n}", 1.5, 2.0)) for n in range(2)}
@@ -141,7 +141,7 @@ def test_subtitles_of_a_split(invoke: Invoke, roberta_folder: Path, clip_folder:
     assert sorted(set(numbers)) == [0.0, 1.0] and numbers == sorted(numbers)
     subtitles.write(tmp_path / "data", said | {"v1": (Subtitle("a green circle", 0.0, 1.0),)})
     assert _json(invoke(main, *words))["videos"] == {"total": 2, "extracted": 1, "skipped": 1, "failed": 0}
-    clip = invoke(main, *words[:3], "clip", "--weights", clip_folder, "--out", tmp_path / "g")
+    clip = invoke(main, *asked[:3], "clip", "--weights", clip_folder, "--out", tmp_path / "g")
     assert clip.exit_code == 2 and "makes no subtitles features" in clip.stderr
     videos = invoke(main, tmp_path / "data" / "train.mp4", *words[1:])
     assert videos.exit_code == 2

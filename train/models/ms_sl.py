@@ -144,6 +144,7 @@ class MsSl(VideoTextModel):
     default_objectives: Mapping[str, Mapping[str, Any]] = {
         "ranking": {"margin": 0.2, "hard_from_epoch": 20, "hard_pool": 20, "nce": {"clip": 0.02, "frame": 0.04}},
     }
+    gives = frozenset({"moments", "frames"})
     windows: Tensor
 
     def __init__(
