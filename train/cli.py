@@ -70,7 +70,7 @@ def main(
             {"run": str(run), "config": config.to_tables()}, f"would train {config.model} on {shards} into {run}"
         )
 
-    from prvr.train.evaluate import table
+    from prvr.train.metrics import table
     from prvr.train.run import train
 
     trained = train(config, shards, run, device=device, allow_overlap=allow_overlap, overwrite=overwrite)
@@ -83,7 +83,9 @@ def main(
         "coverage": trained.coverage,
     }
     text = table({f"{config.model}, {trained.selected_on}": trained.metrics})
-    chosen = f"{trained.coverage}; epoch {trained.best_epoch} of {trained.epochs}, chosen on {trained.selected_on}; {run}"
+    chosen = (
+        f"{trained.coverage}; epoch {trained.best_epoch} of {trained.epochs}, chosen on {trained.selected_on}; {run}"
+    )
     return Outcome(result, f"{text}\n{chosen}")
 
 
@@ -95,17 +97,36 @@ def main(
 @click.option("--split", default="test", help="Split to rank.")
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @click.option(
+    "--direction",
+    type=click.Choice(["t2v", "v2t", "both"]),
+    default="t2v",
+    help="What is printed: text to video, video to text, or both.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["moment-ratio"]),
+    help="Also print groups of queries, by moment length over video length.",
+)
+@click.option(
     "--save-scores",
     type=click.Path(path_type=Path),
     metavar="FILE.npz",
     help="Write scores [Q, V], query_ids and video_ids.",
 )
 def evaluate(
-    common: Common, run: Path | None, shards: Path | None, split: str, device: str, save_scores: Path | None
+    common: Common,
+    run: Path | None,
+    shards: Path | None,
+    split: str,
+    device: str,
+    direction: str,
+    by: str | None,
+    save_scores: Path | None,
 ) -> Outcome:
     """Rank the videos of a split for each of its queries with the model of RUN, and print the recalls.
 
-    Ties count against the right video. The result is also written to RUN/metrics.json.
+    Ties count against the right video; video to text, the best of a video's own queries counts. The whole result, both
+    directions, median ranks and groups included, is printed with --json and written to RUN/metrics.json.
     """
     if run is None or shards is None:
         raise ConfigurationError("name a RUN and the folder of --shards")
@@ -113,14 +134,20 @@ def evaluate(
         return Outcome({"run": str(run), "split": split}, f"would rank split {split} of {shards} with {run}")
 
     from prvr.train import run as runs
-    from prvr.train.evaluate import table
+    from prvr.train.metrics import table
 
     ranking, result = runs.evaluate(run, shards, split, device=device)
     if save_scores:
         from prvr.train.evaluate import write_scores
 
         write_scores(save_scores, ranking)
-    text = table({f"{run.name}, {split}": result["t2v"], "chance": result["chance"]})
+    rows = {f"{run.name}, {split}, {name}": result[name] for name in ("t2v", "v2t") if direction in (name, "both")}
+    if by:
+        groups = result["by_moment_ratio"].values()
+        rows |= {
+            f"ratio in {bounds}, {row['queries']} queries": row for group in groups for bounds, row in group.items()
+        }
+    text = table({**rows, "chance, t2v": result["chance"]})
     return Outcome(result, f"{text}\n{result['coverage']}; epoch chosen on {result['selected_on']}")
 
 

@@ -19,7 +19,7 @@ from prvr.datasets.store import FeatureStore
 from prvr.manifests.errors import PrvrError
 from prvr.manifests.files import read_json
 from prvr.manifests.split import Split
-from prvr.train.evaluate import chance, ranks, recalls, table
+from prvr.train.metrics import chance, ranks, recalls, table
 from prvr.train.tiny import make_clip, make_roberta
 
 SCRIPTS = Path(sys.executable).parent

@@ -1,11 +1,9 @@
-"""Evaluation: every query against the whole gallery, ranks, and the numbers of the field's tables.
+"""Evaluation: every query of a split against its whole gallery."""
 
-A query's rank is 1 + the videos that score at least as high as its own: ties count against it.
-"""
-
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,43 +12,42 @@ from torch import Tensor
 from prvr.datasets.plan import batches
 from prvr.datasets.stream import Collate, ShardReader, stream
 from prvr.manifests.files import written_aside
+from prvr.manifests.split import Query, Video
 from prvr.train.interface import TextCode, VideoTextModel
+from prvr.train.metrics import GROUPS, grouped, median_rank, ranks, recalls, video_ranks
 
-CUTS = (1, 5, 10, 100)
 GALLERY_BATCH, QUERY_BATCH = 200, 50
 """As in MS-SL's released evaluation."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Scores of a split: ``scores`` [Q, V] float32, ``owner`` [Q] (column of each query's video), and the ids."""
+    """Scores of a split: ``scores`` [Q, V] float32, ``owner`` [Q] (column of each query's video), the ids, and ``ratios`` [Q],
+    moment length over video length, NaN where either is unknown."""
 
     scores: Tensor
     owner: Tensor
     query_ids: tuple[str, ...]
     video_ids: tuple[str, ...]
+    ratios: Tensor
 
     def metrics(self) -> dict[str, float]:
         """R@1, R@5, R@10, R@100 and their sum, in percent."""
-        return recalls(ranks(self.scores, self.owner))
+        return recalls(self.ranks())
 
+    def ranks(self) -> Tensor:
+        """Of each query's own video, from 1, [Q]."""
+        return ranks(self.scores, self.owner)
 
-def ranks(scores: Tensor, owner: Tensor) -> Tensor:
-    """Rank of each query's own video, from 1, [Q]. ``scores`` [Q, V], ``owner`` [Q]."""
-    own = scores.gather(1, owner[:, None])
-    return (scores >= own).sum(1)
-
-
-def recalls(ranks: Tensor) -> dict[str, float]:
-    """R@k in percent for the field's k, and SumR. ``ranks`` [Q] from 1."""
-    found = {f"R@{cut}": (ranks <= cut).double().mean().item() * 100 for cut in CUTS}
-    return found | {"SumR": sum(found.values())}
-
-
-def chance(videos: int) -> dict[str, float]:
-    """What a random order of so many videos reaches in the mean."""
-    found = {f"R@{cut}": min(cut, videos) / videos * 100 for cut in CUTS}
-    return found | {"SumR": sum(found.values())}
+    def report(self) -> dict[str, Any]:
+        """Both directions, median ranks, and groups by moment-to-video ratio."""
+        found, reverse = self.ranks(), video_ranks(self.scores, self.owner)
+        return {
+            "t2v": recalls(found),
+            "v2t": recalls(reverse),
+            "median_rank": {"t2v": median_rank(found), "v2t": median_rank(reverse)},
+            "by_moment_ratio": {name: grouped(found, self.ratios, bounds) for name, bounds in GROUPS.items()},
+        }
 
 
 @torch.inference_mode()
@@ -61,11 +58,13 @@ def rank_split(model: VideoTextModel, reader: ShardReader, collate: Collate, dev
     texts: list[TextCode] = []
     owners: list[Tensor] = []
     query_ids: list[str] = []
+    ratios: list[float] = []
     for rows in positions:
         samples = [reader[row] for row in rows]
         batch = collate(samples)
         owners.append(batch.owner + rows[0])
         query_ids += [query.query_id for sample in samples for query in sample.video.queries]
+        ratios += [_ratio(query, sample.video) for sample in samples for query in sample.video.queries]
         for first in range(0, len(batch.owner), QUERY_BATCH):
             part = slice(first, first + QUERY_BATCH)
             texts.append(model.encode_text(batch.words[part].to(device), batch.word_mask[part].to(device)))
@@ -79,7 +78,14 @@ def rank_split(model: VideoTextModel, reader: ShardReader, collate: Collate, dev
         torch.cat(owners),
         tuple(query_ids),
         reader.index.video_ids,
+        torch.tensor(ratios),
     )
+
+
+def _ratio(query: Query, video: Video) -> float:
+    if query.start is None or query.end is None or not video.duration:
+        return math.nan
+    return (query.end - query.start) / video.duration
 
 
 def write_scores(path: Path, ranking: Ranking) -> None:
@@ -91,12 +97,3 @@ def write_scores(path: Path, ranking: Ranking) -> None:
             query_ids=np.array(ranking.query_ids),
             video_ids=np.array(ranking.video_ids),
         )
-
-
-def table(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """Rows of metrics as the papers print them."""
-    names = [*(f"R@{cut}" for cut in CUTS), "SumR"]
-    width = max(len(name) for name in rows)
-    lines = [" " * width + "".join(f"{name:>8}" for name in names)]
-    lines += [f"{name:{width}}" + "".join(f"{row[metric]:8.1f}" for metric in names) for name, row in rows.items()]
-    return "\n".join(lines)

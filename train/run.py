@@ -18,9 +18,10 @@ from prvr.manifests.settings import build
 from prvr.train import models, objectives
 from prvr.train.checkpoint import load_model, read_about
 from prvr.train.config import RunConfig
-from prvr.train.evaluate import Ranking, chance, rank_split
+from prvr.train.evaluate import Ranking, rank_split
 from prvr.train.interface import Objective, VideoTextModel
 from prvr.train.loop import Trainer
+from prvr.train.metrics import chance
 from prvr.train.optim import BertAdam, decay_groups
 
 _IDENTITY = ("backbone", "recipe_digest", "weights_sha256", "dim")
@@ -113,7 +114,7 @@ def train(config: RunConfig, shards: Path, run: Path, *, device: str, allow_over
         )  # fmt: skip
         position = trainer.fit()
     metrics = dict(position.best or {})
-    record(run, split, metrics, selecting.index, about)
+    record(run, split, {"t2v": metrics}, selecting.index, about)
     return Trained(position.epoch, split, position.best_epoch, metrics, coverage(selecting.index))
 
 
@@ -135,7 +136,7 @@ def evaluate(run: Path, shards: Path, split: str, *, device: str) -> tuple[Ranki
         target = _device_for(device, config.precision)
         collate = Collate(normalise=config.data.normalise, max_words=config.data.max_words)
         ranking = rank_split(model.to(target), reader, collate, target)
-        result = record(run, split, ranking.metrics(), reader.index, about)
+        result = record(run, split, ranking.report(), reader.index, about)
     return ranking, result
 
 
@@ -153,17 +154,15 @@ def _device_for(name: str, precision: str) -> torch.device:
     return device
 
 
-def record(
-    run: Path, split: str, metrics: Mapping[str, float], index: Index, about: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Put one split's result into ``metrics.json`` and write ``card.md`` anew."""
+def record(run: Path, split: str, metrics: Mapping[str, Any], index: Index, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Put one split's ``metrics`` (``t2v``, and what else was measured) into ``metrics.json`` and write ``card.md`` anew."""
     path = run / "metrics.json"
     results = read_json(path) if path.is_file() else {}
     videos, queries = len(index.video_ids), index.queries
     results[split] = {
         "split": split,
         "subset": index.subset,
-        "t2v": dict(metrics),
+        **metrics,
         "chance": chance(videos),
         "videos": videos,
         "queries": queries,

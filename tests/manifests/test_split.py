@@ -32,6 +32,14 @@ def test_lines_have_the_documented_fields(tmp_path: Path) -> None:
     assert head["counts"] == {"train": {"videos": 7, "queries": 7}, "test": {"videos": 2, "queries": 2}}
 
 
+def test_a_video_of_train_in_another_split_is_recorded(tmp_path: Path) -> None:
+    _split().write(tmp_path)
+    assert _split().overlap() == {"test": ["a.b", "../x"]}
+    head = json.loads((tmp_path / "split.json").read_text(encoding="utf-8"))
+    assert head["overlap"] == {"test": 2} and head["subset"] == "" and head["left_out"] == {}
+    assert Split("made", "published", {"train": _split().videos["train"]}).overlap() == {}
+
+
 def test_a_changed_file_is_found(tmp_path: Path) -> None:
     _split().write(tmp_path)
     path = tmp_path / "train.jsonl"
