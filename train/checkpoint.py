@@ -6,7 +6,7 @@ training stands: ``state.json``, written last, names the tensors that belong to 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,11 @@ FORMAT = "prvr-run/1"
 
 @dataclass(frozen=True)
 class Position:
-    """Where training stands after an epoch.
+    """Where training stands, after an epoch or in the middle of one.
 
     Args:
         epoch: epochs done. ``step``: optimizer steps done.
+        batch: batches done of the next epoch. ``sums``: of their loss terms.
         best_epoch, best: the chosen epoch, from 1, and its metrics.
         bad: epochs since.
         stopped: whether training is over.
@@ -39,6 +40,8 @@ class Position:
     best: Mapping[str, float] | None = None
     bad: int = 0
     stopped: bool = False
+    batch: int = 0
+    sums: Mapping[str, float] = field(default_factory=dict)
 
 
 def save_model(run: Path, model: nn.Module, about: Mapping[str, Any]) -> None:
@@ -90,7 +93,7 @@ def save_state(
                 tensors[f"optimizer.{index}.{name}"] = value
             else:
                 numbers.setdefault(str(index), {})[name] = value
-    path = folder / f"epoch-{position.epoch:04d}.safetensors"
+    path = folder / f"epoch-{position.epoch:04d}-{position.batch:06d}.safetensors"
     with written_aside(path) as aside:
         save_file(_plain(tensors), aside)
     head = {"position": asdict(position), "tensors": path.name, "sha256": sha256_of(path), "optimizer": numbers}

@@ -37,9 +37,11 @@ class Optim:
 
 @dataclass(frozen=True)
 class Loop:
-    """``patience``: training stops when more than so many epochs in a row were no better, as in MS-SL's code."""
+    """``patience``: training stops when more than so many epochs in a row were no better, as in MS-SL's code.
+    ``save_seconds``: within an epoch, where training stands is written so often."""
 
     patience: int = 10
+    save_seconds: float = 60.0
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ import json
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,33 +70,42 @@ class Trainer:
             PrvrError: a loss that is not a number.
         """
         modules = {"model": self.model, "objectives": self.objectives}
+        save = partial(save_state, self.run, modules, self.optimizer)
         position = load_state(self.run, modules, self.optimizer)
-        if position.epoch:
-            _log.info("%s: continuing after epoch %d", self.run, position.epoch)
+        if position.step:
+            _log.info("%s: continuing after epoch %d, batch %d", self.run, position.epoch, position.batch)
         with _Log(self.run, position.epoch) as log:
             while position.epoch < self.config.epochs and not position.stopped:
-                position = self._epoch(position, log)
-                save_state(self.run, modules, self.optimizer, position)
+                position = self._epoch(position, log, save)
         return position
 
-    def _epoch(self, position: Position, log: "_Log") -> Position:
-        started = time.monotonic()
+    def _epoch(self, position: Position, log: "_Log", save: Callable[[Position], None]) -> Position:
+        started = saved = time.monotonic()
         self.model.train()
         order = epoch_order(self.train.shard_sizes(), seed=self.config.seed, epoch=position.epoch)
         plan = batches(order, self.config.batch_size)
-        sums: dict[str, float] = {}
-        name = f"epoch {position.epoch + 1}"
-        for batch in progress(stream(self.train, plan, self.collate), name, len(plan)):
-            if not len(batch.owner):
-                continue
+        rest = plan[position.batch :]
+        for batch in progress(stream(self.train, rest, self.collate), f"epoch {position.epoch + 1}", len(rest)):
+            position = self._trained(batch, position)
+            if time.monotonic() - saved > self.config.loop.save_seconds:
+                save(position)
+                saved = time.monotonic()
+        terms = {term: value / len(plan) for term, value in position.sums.items()}
+        metrics = rank_split(self.model, self.select, self.collate, self.device).metrics()
+        position = self._judge(replace(position, epoch=position.epoch + 1, batch=0, sums={}), metrics)
+        log.write(position, terms, metrics, self.optimizer.param_groups[0]["lr"], time.monotonic() - started)
+        # Last: what a killed run logged after it is written again.
+        save(position)
+        return position
+
+    def _trained(self, batch: Batch, position: Position) -> Position:
+        """Where training stands after one more batch; one without queries has nothing to teach."""
+        sums = dict(position.sums)
+        if len(batch.owner):
             for term, value in self._step(batch.to(self.device), position).items():
                 sums[term] = sums.get(term, 0.0) + value
             position = replace(position, step=position.step + 1)
-        terms = {term: value / len(plan) for term, value in sums.items()}
-        metrics = rank_split(self.model, self.select, self.collate, self.device).metrics()
-        position = self._judge(replace(position, epoch=position.epoch + 1), metrics)
-        log.write(position, terms, metrics, self.optimizer.param_groups[0]["lr"], time.monotonic() - started)
-        return position
+        return replace(position, batch=position.batch + 1, sums=sums)
 
     def _step(self, batch: Batch, position: Position) -> dict[str, float]:
         seed = (self.config.seed << 32) + position.step
@@ -115,7 +125,7 @@ class Trainer:
         if not math.isfinite(loss.item()):
             values = {name: term.item() for name, term in terms.items()}
             raise PrvrError(
-                f"step {position.step}: the loss is {loss.item()}, of {values}; nothing of this epoch was saved"
+                f"step {position.step}: the loss is {loss.item()}, of {values}; what was saved is of before"
             )
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]

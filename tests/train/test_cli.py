@@ -92,10 +92,14 @@ def test_the_config_of_a_run_makes_the_same_run(run: Path, world: Any, invoke: I
     assert all(np.array_equal(ours[name], theirs[name]) for name in theirs) and set(ours) == set(theirs)
 
 
-def test_killed_after_any_epoch_it_ends_with_the_same_weights(world: Any, invoke: Invoke, tmp_path: Path) -> None:
-    words = [str(word) for word in ("--shards", world.data, "--epochs", 12, "--set", "loop.patience=99", *SMALL)]
+@pytest.mark.parametrize("every", [60, 0], ids=["after an epoch", "in the middle of one"])
+def test_killed_at_any_time_it_ends_with_the_same_weights(
+    every: int, world: Any, invoke: Invoke, tmp_path: Path
+) -> None:
+    common = ("--epochs", 12, "--set", "loop.patience=99", "--set", f"loop.save_seconds={every}", *SMALL)
+    words = [str(word) for word in ("--shards", world.data, *common)]
     assert invoke(cli.main, *words, "--out", tmp_path / "calm").exit_code == 0
-    killed, seen, kills = tmp_path / "killed", 0, 0
+    killed, seen, kills = tmp_path / "killed", [0, 0], 0
     script = Path(sys.executable).parent / "prvr-train"
     for _ in range(2):
         started = subprocess.Popen(
@@ -104,16 +108,17 @@ def test_killed_after_any_epoch_it_ends_with_the_same_weights(world: Any, invoke
         deadline = time.monotonic() + 120
         state = killed / "state" / "state.json"
         while started.poll() is None and time.monotonic() < deadline:
-            epoch = json.loads(state.read_text(encoding="utf-8"))["position"]["epoch"] if state.exists() else 0
-            if epoch > seen:
+            stood = json.loads(state.read_text(encoding="utf-8"))["position"] if state.exists() else {}
+            reached = [stood.get("epoch", 0), stood.get("batch", 0)]
+            if reached > seen and (every or reached[1]):
                 os.kill(started.pid, signal.SIGKILL)
-                seen, kills = epoch, kills + 1
+                seen, kills = reached, kills + 1
                 break
-            time.sleep(0.01)
+            time.sleep(0.005)
         started.wait()
     assert kills == 2
     assert invoke(cli.main, *words, "--out", killed).exit_code == 0
-    for name in ("model.safetensors", "state/epoch-0012.safetensors"):
+    for name in ("model.safetensors", "state/epoch-0012-000000.safetensors"):
         ours, theirs = load_file(tmp_path / "calm" / name), load_file(killed / name)
         assert set(ours) == set(theirs) and all(np.array_equal(ours[key], theirs[key]) for key in ours), name
     logs = [(tmp_path / one / "log.jsonl").read_text(encoding="utf-8").splitlines() for one in ("calm", "killed")]

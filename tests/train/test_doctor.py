@@ -500,7 +500,7 @@ def test_weights_that_are_not_finite_or_of_another_shape(run: Path, look: LookAt
 
 
 def test_a_run_whose_state_is_damaged(run: Path, look: LookAt) -> None:
-    tensors = run / "state" / "epoch-0002.safetensors"
+    tensors = run / "state" / "epoch-0002-000000.safetensors"
     _flip(tensors, -1)
     assert f"{tensors}: changed since it was written" in look(run)["wrong"]
     tensors.unlink()
