@@ -51,7 +51,10 @@ def test_the_last_state_replaces_the_one_before(tmp_path: Path) -> None:
     model, optimizer = _trained(1)
     for epoch in (1, 2):
         save_state(tmp_path, {"model": model}, optimizer, Position(epoch, epoch))
-    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["epoch-0002-000000.safetensors", "state.json"]
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == [
+        "epoch-0002-000000.safetensors",
+        "state.json",
+    ]
 
 
 def test_no_state_is_the_beginning_and_a_damaged_one_an_error(tmp_path: Path) -> None:

@@ -120,11 +120,11 @@ def _weights(path: Path, config: RunConfig | None, findings: list[Finding]) -> d
     facts: dict[str, Any] = {"parameters": count}
     features = about.get("features")
     if features:
-        specs = [*features["video"], features["text"]]
+        specs = [*features["video"], *features["text"]]
         facts |= {"trained on": about.get("dataset", "unknown"), "features": [made_by(spec) for spec in specs]}
         findings += random_weights(specs)
         if config:
-            widths = sum(spec["dim"] for spec in features["video"]), features["text"]["dim"]
+            widths = [sum(spec["dim"] for spec in features[stream]) for stream in ("video", "text")]
             load_model(path, make_model(config, frame_width=widths[0], word_width=widths[1]))
     if about.get("overlap"):
         findings += notes([f"{about['overlap']:,} videos stood in train and in the split that chose the epoch"])
