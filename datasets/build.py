@@ -99,7 +99,7 @@ def make_split(
         protocol,
         videos,
         sources={path.name: sha256_of(path) for path in parsed.sources},
-        repairs=dict(parsed.repairs),
+        repairs={rule: count for rule, count in parsed.repairs.items() if count},
         published=known.counts if known else {},
         subset=subset,
         left_out=left_out,

@@ -14,7 +14,8 @@ from typing import Literal
 
 from prvr.datasets.corpora import Parsed
 from prvr.manifests.errors import ConfigurationError, MissingInput
-from prvr.manifests.split import Query, Video, repaired
+from prvr.manifests.repair import repaired
+from prvr.manifests.split import Query, Video
 
 TEST_PERCENT = 10
 _log = logging.getLogger(__name__)

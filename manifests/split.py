@@ -5,7 +5,6 @@ On disk (DESIGN §4): ``<folder>/<split>.jsonl``, one line a video, and ``<folde
 
 import hashlib
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -179,35 +178,6 @@ class Split:
             raise CorruptData(f"{error.filename}: named in split.json, but absent") from None
         except (KeyError, TypeError) as error:
             raise CorruptData(f"{folder}: not a split of this format ({error!r})") from None
-
-
-def repaired(query: Query, duration: float | None, tally: "Counter[str]") -> Query:
-    """A query with its dirt removed; each rule that changed it is counted in ``tally``. A query is never dropped:
-    times that cannot be right become null."""
-    text = " ".join(query.text.split())
-    start, end = query.start, query.end
-    if text != query.text:
-        tally["white space in text"] += 1
-    if (start is None) != (end is None):
-        tally["only one of start and end"] += 1
-        start = end = None
-    if start is not None and end is not None:
-        if not (math.isfinite(start) and math.isfinite(end)) or start < 0:
-            tally["time not finite or negative"] += 1
-            start = end = None
-        elif end < start:
-            tally["end before start"] += 1
-            start = end = None
-        elif end == start:
-            tally["moment of zero length"] += 1
-            start = end = None
-        elif duration is not None and start >= duration:
-            tally["moment after the end of the video"] += 1
-            start = end = None
-        elif duration is not None and end > duration:
-            tally["end after the end of the video"] += 1
-            end = duration
-    return Query(query.query_id, text, start, end, query.type)
 
 
 def _lines(videos: Iterable[Video]) -> str:

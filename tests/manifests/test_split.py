@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from prvr.manifests.errors import ConfigurationError, CorruptData, MissingInput
-from prvr.manifests.split import Query, Split, Video, repaired
+from prvr.manifests.repair import repaired
+from prvr.manifests.split import Query, Split, Video
 
 IDS = ["a.b", "../x", "/abs", "-4wsuPCjDBc_5_15", "vidéo", "x" * 300, "line\u2028separator"]
 
