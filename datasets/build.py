@@ -70,6 +70,23 @@ class Built:
             },
         }
 
+    def text(self) -> str:
+        """The same for a reader."""
+        split, result = self.split, self.to_json()
+        lines = [f"{split.dataset}{f', {split.subset}' if split.subset else ''} in {self.out}"]
+        for name, counts in result["splits"].items():
+            shards = result["shards"].get(name)
+            sharded = f", {shards['videos']} videos in {shards['files']} shards" if shards else ""
+            lines.append(f"  {name:5}  {counts['videos']} videos, {counts['queries']} queries{sharded}")
+        lines += [
+            f"  left out of {name}: {counts['videos']} videos, {counts['queries']} queries"
+            for name, counts in split.left_out.items()
+            if counts["videos"]
+        ]
+        lines += [f"  in train and in {name}: {count} videos" for name, count in result["overlap"].items()]
+        lines += [f"  repaired: {rule}, {count} times" for rule, count in split.repairs.items()]
+        return "\n".join(lines)
+
 
 def make_split(
     dataset: str, parsed: Parsed, *, protocol: str = "published", subset: str = "", available: Available | None = None

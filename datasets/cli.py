@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
@@ -12,7 +12,6 @@ from prvr.datasets.corpora import Parsed
 from prvr.manifests import published, subtitles
 from prvr.manifests.console import Common, Outcome, command, listing
 from prvr.manifests.errors import ConfigurationError, MissingInput, UnknownName
-from prvr.manifests.published import Difference
 from prvr.manifests.settings import build as build_settings
 from prvr.manifests.split import SPLITS, counts_of
 from prvr.manifests.subtitles import Subtitle
@@ -152,7 +151,10 @@ def main(
     built = build(split, out, source, Form(pooling, keep_steps))
     result = built.to_json() | {"differences": [asdict(difference) for difference in differences]}
     unexplained = [difference for difference in differences if strict or not difference.why]
-    return Outcome(result, _told(out, result, differences), exit_code=1 if unexplained else 0)
+    text = built.text()
+    if differences:
+        text += f"\nother counts than published:\n{published.table(differences)}"
+    return Outcome(result, text, exit_code=1 if unexplained else 0)
 
 
 @dataclass(frozen=True)
@@ -177,25 +179,6 @@ def _read(dataset: str, annotations: Path, common: Common, subset: str | None, s
         return _Read(parsed)
     ids = {video.video_id for videos in parsed.videos.values() for video in videos}
     return _Read(parsed, corpus.subtitles(annotations, ids))
-
-
-def _told(out: Path, result: Mapping[str, Any], differences: Sequence[Difference]) -> str:
-    dataset = f"{result['dataset']}, {result['subset']}" if result["subset"] else result["dataset"]
-    lines = [f"{dataset} in {out}"]
-    for name, counts in result["splits"].items():
-        shards = result["shards"].get(name)
-        sharded = f", {shards['videos']} videos in {shards['files']} shards" if shards else ""
-        lines.append(f"  {name:5}  {counts['videos']} videos, {counts['queries']} queries{sharded}")
-    lines += [
-        f"  left out of {name}: {counts['videos']} videos, {counts['queries']} queries"
-        for name, counts in result["left_out"].items()
-        if counts["videos"]
-    ]
-    lines += [f"  in train and in {name}: {count} videos" for name, count in result["overlap"].items()]
-    lines += [f"  repaired: {rule}, {count} times" for rule, count in result["repairs"].items()]
-    if differences:
-        lines += ["other counts than published:", published.table(differences)]
-    return "\n".join(lines)
 
 
 def _listed(dataset: str | None) -> Outcome:

@@ -3,8 +3,8 @@
 ``<key>.safetensors`` has ``frames [F, E]``, ``clips [32, E]``, ``frame_times [F, 2]``, ``clip_times [32, 2]``,
 ``words [sum W, Ew]`` and ``word_counts [Q]``; where there are any, ``subtitles [F, Es]``; and on request, for a video of more
 steps than frames are kept, its raw ``steps [T, E]`` and ``step_times [T]``. ``<key>.json`` is the split line, which has the
-true id, and ``times``: ``seconds``, or ``fractions`` of the video where its source has no times. Values are pooled, not
-normalised: the preset normalises.
+true id, and ``length``, T, and ``times``: ``seconds``, or ``fractions`` of the video where its source has no times. Values are
+pooled, not normalised: the preset normalises.
 """
 
 import json
@@ -33,6 +33,7 @@ class Sample:
         subtitles: [F, Es], zero where nothing is said; None without subtitles.
         steps: [T, E] with ``step_times`` [T], before pooling; None where they were not asked for, or are the frames.
         times: what times are in, ``seconds`` or ``fractions``.
+        length: T, how many steps the video had before pooling; 0 where nobody counted.
     """
 
     video: Video
@@ -45,6 +46,7 @@ class Sample:
     steps: Array | None = None
     step_times: NDArray[np.float64] | None = None
     times: str = "seconds"
+    length: int = 0
 
     def __post_init__(self) -> None:
         if len(self.words) != len(self.video.queries):
@@ -67,7 +69,7 @@ def encode(sample: Sample) -> tuple[bytes, bytes]:
         "step_times": sample.step_times,
     }
     found = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items() if tensor is not None}
-    line = {**sample.video.to_json(), "times": sample.times}
+    line = {**sample.video.to_json(), "times": sample.times, "length": sample.length}
     return safetensors.numpy.save(found), json.dumps(line, ensure_ascii=False).encode()
 
 
@@ -87,7 +89,7 @@ def decode(tensors: bytes, line: bytes) -> Sample:
         )
         return Sample(
             video, frames, clips, frame_times, clip_times, tuple(words),
-            arrays.get("subtitles"), arrays.get("steps"), arrays.get("step_times"), fields["times"],
+            arrays.get("subtitles"), arrays.get("steps"), arrays.get("step_times"), fields["times"], fields["length"],
         )  # fmt: skip
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CorruptData(f"not a sample of these shards: {error}") from None

@@ -106,12 +106,15 @@ def make_sample(video: Video, raw: Raw, form: Form) -> Sample:
     """Pool what was extracted of a video. Without times, steps divide the video evenly, from 0 to 1.
 
     Raises:
-        CorruptData: rows that are not features [T, E], or not finite.
+        CorruptData: rows that are not features [T, E], words that are not [W, E], or either not finite.
     """
     steps = raw.steps
     if steps.ndim != 2 or not len(steps) or not np.isfinite(steps).all():
         what = f"NaN or Inf in its rows {list(steps.shape)}" if steps.size else f"no rows: {list(steps.shape)}"
         raise CorruptData(f"{video.video_id}: {what if steps.ndim == 2 else f'{list(steps.shape)}, not [T, E]'}")
+    for query, words in zip(video.queries, raw.words, strict=True):
+        if words.ndim != 2 or not len(words) or not np.isfinite(words).all():
+            raise CorruptData(f"query {query.query_id}: its words {list(words.shape)} are not finite rows [W, E]")
     times = raw.times if raw.times is not None else (np.arange(len(steps)) + 0.5) / len(steps)
     frames = to_frames(steps, times, pooling=form.pooling)
     clips = to_clips(steps, times, pooling=form.pooling)
@@ -127,6 +130,7 @@ def make_sample(video: Video, raw: Raw, form: Form) -> Sample:
         np.asarray(steps, np.float32) if kept else None,
         times if kept else None,
         "seconds" if raw.times is not None else "fractions",
+        len(steps),
     )
 
 

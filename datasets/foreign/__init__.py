@@ -5,10 +5,16 @@ A layout module has:
 - ``TITLE``: what to call it;
 - ``recognise(path) -> bool``: by names and first bytes alone;
 - ``read(path)``: a context manager that gives ``Contents``; arrays are read one at a time, when asked for. Raises
-  CorruptData where nothing of it can be read. Nothing is ever unpickled or evaluated.
+  CorruptData where nothing of it can be read. Nothing is ever unpickled or evaluated;
+- ``write(path, arrays)``: what ``read`` reads, from pairs of an id and its array [T, E], one at a time. Raises
+  ConfigurationError, before anything else is written, where an id cannot be carried;
+- ``places(root)``: the features that a collection holds, name to path; ``place(root, feature)`` and ``words(root, feature)``:
+  where one kind of features, and the words that go with it, belong in a collection.
+
+A collection is MS-SL's folder of one data set, named after it, with ``FeatureData/<feature>/…`` and ``TextData/…``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -62,6 +68,10 @@ class Layout(Protocol):
 
     def recognise(self, path: Path) -> bool: ...
     def read(self, path: Path) -> AbstractContextManager[Contents]: ...
+    def write(self, path: Path, arrays: Iterable[tuple[str, Array]]) -> None: ...
+    def places(self, root: Path) -> Mapping[str, Path]: ...
+    def place(self, root: Path, feature: str) -> Path: ...
+    def words(self, root: Path, feature: str) -> Path: ...
 
 
 names = partial(registry.names, __name__)

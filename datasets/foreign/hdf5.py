@@ -5,7 +5,7 @@ Where every data set lies in a group of its own and all have the same name (Acti
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,13 +16,14 @@ import h5py
 import numpy as np
 
 from prvr.datasets.foreign import Array, Contents, Entry, some
-from prvr.manifests.errors import CorruptData
+from prvr.manifests.errors import ConfigurationError, CorruptData
 
 TITLE = "HDF5 features"
 SUFFIXES = (".hdf5", ".h5", ".hdf")
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _FRAME = re.compile(r"(.+)_(\d+)")
-_AMDNET = re.compile(r"new_clip_vit_32_(.+)_vid_features\.hdf5")
+AMDNET = "new_clip_vit_32"
+_AMDNET = re.compile(rf"{AMDNET}_(.+)_vid_features\.hdf5")
 _ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 """What h5py raises on damaged bytes, depending on where they are."""
 
@@ -41,6 +42,26 @@ def recognise(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return path.suffix in SUFFIXES or file.read(len(_SIGNATURE)) == _SIGNATURE
+
+
+def places(root: Path) -> dict[str, Path]:
+    """``FeatureData/<feature>/feature.hdf5``, as DreamPRVR and HLFormer have it, and AMDNet's file."""
+    found = {path.parent.name: path for path in sorted((root / "FeatureData").glob("*/feature.hdf5"))}
+    amdnet = place(root, AMDNET)
+    return {**found, AMDNET: amdnet} if amdnet.is_file() else found
+
+
+def place(root: Path, feature: str) -> Path:
+    """A file for each kind of features."""
+    if feature == AMDNET:
+        return root / "FeatureData" / f"{AMDNET}_{root.name}_vid_features.hdf5"
+    return root / "FeatureData" / feature / "feature.hdf5"
+
+
+def words(root: Path, feature: str) -> Path:
+    """Of AMDNet's, one vector a caption; else RoBERTa's words."""
+    kind = "clip_ViT_B_32" if feature == AMDNET else "roberta"
+    return root / "TextData" / f"{kind}_{root.name}_query_feat.hdf5"
 
 
 @contextmanager
@@ -75,8 +96,23 @@ def read(path: Path) -> Iterator[Contents]:
                 Entry(id_, one.shape, one.dtype, partial(_load, file, one.name))
                 for id_, one in zip(_ids([one.name for one in found]), found, strict=True)
             ]
-        pair_facts, pair_wrong = _pair(path, [entry.id for entry in entries])
-        yield Contents(tuple(entries), facts | pair_facts, (*wrong, *pair_wrong))
+        pair = _pair(path, [entry.id for entry in entries])
+        yield Contents(tuple(entries), {**facts, **pair.facts}, (*wrong, *pair.wrong), pair.notes)
+
+
+def write(path: Path, arrays: Iterable[tuple[str, Array]]) -> None:
+    """A float32 data set for each id; one row is written as a vector in AMDNet's file of sentences.
+
+    Raises:
+        ConfigurationError: an id that HDF5 would take for a path.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flat = path.name.startswith("clip_ViT_B_32")
+    with h5py.File(path, "w") as file:
+        for id_, array in arrays:
+            if "/" in id_ or id_ == "." or "\0" in id_:
+                raise ConfigurationError(f"{id_!r}: HDF5 takes it for a path; no data set can have that name")
+            file.create_dataset(id_, data=np.asarray(array[0] if flat else array, np.float32))
 
 
 def _data_sets(file: Any) -> list[_DataSet]:
@@ -138,17 +174,18 @@ def _load_frames(file: Any, names: Sequence[str]) -> Array:
     return np.stack([_load(file, name).reshape(-1) for name in names])
 
 
-def _pair(path: Path, videos: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def _pair(path: Path, videos: Sequence[str]) -> Contents:
     """AMDNet reads CLIP features as a pair: this file, and the captions' in ``../TextData``."""
     match = _AMDNET.fullmatch(path.name)
     captions = path.parent.parent / "TextData" / f"clip_ViT_B_32_{match[1]}_query_feat.hdf5" if match else None
     if captions is None or not captions.is_file():
-        return {}, []
+        return Contents(())
     try:
         with h5py.File(captions, "r") as file:
             owners = [str(name).split("#")[0] for name in file]
     except _ERRORS as error:
-        return {"captions": captions.name}, [f"{captions.name}: {error}"]
+        return Contents((), {"captions": captions.name}, (f"{captions.name}: {error}",))
     strange = sorted(set(owners) - set(videos))
-    wrong = [f"{captions.name} has captions of {len(strange):,} videos not here: {some(strange)}"] if strange else []
-    return {"captions": {"in": captions.name, "count": len(owners), "of videos": len(set(owners))}}, wrong
+    notes = (f"{captions.name} has captions of {len(strange):,} videos not here: {some(strange)}",) if strange else ()
+    about = {"in": captions.name, "count": len(owners), "of videos": len(set(owners))}
+    return Contents((), {"captions": about}, notes=notes)

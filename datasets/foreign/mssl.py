@@ -8,15 +8,16 @@ import ast
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from prvr.datasets.foreign import Array, Contents, Entry, some
-from prvr.manifests.errors import CorruptData
+from prvr.datasets.foreign import Array, Contents, Entry, hdf5, some
+from prvr.datasets.sample import key_of
+from prvr.manifests.errors import ConfigurationError, CorruptData
 
 TITLE = "MS-SL BigFile"
 FILES = ("feature.bin", "id.txt", "shape.txt", "video2frames.txt")
@@ -31,6 +32,21 @@ _PAIR = re.compile(rf"\s*+({_STRING})\s*+:\s*+[\[(]\s*+((?:{_STRING}\s*+(?:,\s*+
 def recognise(path: Path) -> bool:
     """A folder with two of the four files at least: one that is missing is a finding."""
     return path.is_dir() and sum((path / name).is_file() for name in FILES) >= 2
+
+
+def places(root: Path) -> dict[str, Path]:
+    """Folders of ``FeatureData`` that hold a BigFile."""
+    return {path.name: path for path in sorted((root / "FeatureData").glob("*")) if recognise(path)}
+
+
+def place(root: Path, feature: str) -> Path:
+    """``FeatureData/<feature>``."""
+    return root / "FeatureData" / feature
+
+
+def words(root: Path, feature: str) -> Path:
+    """One file for all features: ``TextData/roberta_<collection>_query_feat.hdf5``."""
+    return root / "TextData" / f"roberta_{root.name}_query_feat.hdf5"
 
 
 @contextmanager
@@ -81,6 +97,36 @@ def read(path: Path) -> Iterator[Contents]:
     if len(used) < min(stored, len(names)):
         notes.append(f"{min(stored, len(names)) - len(used):,} rows belong to no video")
     yield Contents(tuple(entries.values()), {"feature.bin": {"rows": stored}}, tuple(wrong), tuple(notes))
+
+
+def write(path: Path, arrays: Iterable[tuple[str, Array]]) -> None:
+    """The four files; words, whose path has an ending, as HDF5. A row is named ``<video>_<number>``, in ASCII: MS-SL reads
+    ``id.txt`` as Latin-1, and cuts it at white space.
+
+    Raises:
+        ConfigurationError: no videos, or two widths.
+    """
+    if path.suffix in hdf5.SUFFIXES:
+        return hdf5.write(path, arrays)
+    path.mkdir(parents=True)
+    rows, width = 0, 0
+    with (
+        (path / "feature.bin").open("wb") as binary,
+        (path / "id.txt").open("w", encoding="ascii") as names,
+        (path / "video2frames.txt").open("w", encoding="utf-8") as frames,
+    ):
+        for video, array in arrays:
+            if width not in (0, array.shape[1]):
+                raise ConfigurationError(f"{video}: {array.shape[1]} wide, where the videos before are {width}")
+            own = [f"{key_of(video)}_{number}" for number in range(len(array))]
+            frames.write(f"{', ' if rows else '{'}{video!r}: {own!r}")
+            names.write("".join(f"{name} " for name in own))
+            binary.write(np.ascontiguousarray(array, _DTYPE).tobytes())
+            rows, width = rows + len(array), array.shape[1]
+        frames.write("}")
+    if not rows:
+        raise ConfigurationError(f"{path}: no videos to write")
+    (path / "shape.txt").write_text(f"{rows} {width}", encoding="ascii")
 
 
 def frames_of_videos(path: Path) -> Iterator[tuple[str, list[str]]]:

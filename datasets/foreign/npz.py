@@ -8,7 +8,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,12 @@ from typing import IO
 import numpy as np
 
 from prvr.datasets.foreign import Array, Contents, Entry
-from prvr.manifests.errors import CorruptData
+from prvr.manifests.errors import ConfigurationError, CorruptData
 
 TITLE = "NumPy features"
 SUFFIXES = (".npy", ".npz")
+_LONGEST = 251
+"""Bytes of a name, without the ending: what file systems take."""
 _ERRORS = (
     OSError,
     ValueError,
@@ -41,6 +43,21 @@ def recognise(path: Path) -> bool:
     return path.suffix in SUFFIXES
 
 
+def places(root: Path) -> dict[str, Path]:
+    """Folders of arrays in ``FeatureData``."""
+    return {path.name: path for path in sorted((root / "FeatureData").glob("*")) if path.is_dir() and recognise(path)}
+
+
+def place(root: Path, feature: str) -> Path:
+    """A folder for each kind of features, a file for each video."""
+    return root / "FeatureData" / feature
+
+
+def words(root: Path, feature: str) -> Path:
+    """A folder of files, one for each query."""
+    return root / "TextData" / f"{feature}_query_feat"
+
+
 @contextmanager
 def read(path: Path) -> Iterator[Contents]:
     """Every array of every file; one that cannot be read is in ``wrong``."""
@@ -53,6 +70,21 @@ def read(path: Path) -> Iterator[Contents]:
         else:
             entries += _single(file, wrong)
     yield Contents(tuple(entries), {"files": len(files)} if path.is_dir() else {}, tuple(wrong))
+
+
+def write(path: Path, arrays: Iterable[tuple[str, Array]]) -> None:
+    """``<id>.npy`` for each id, float32.
+
+    Raises:
+        ConfigurationError: an id that no file can be named.
+    """
+    path.mkdir(parents=True)
+    for id_, array in arrays:
+        if "/" in id_ or "\0" in id_ or id_.startswith(".") or len(id_.encode()) > _LONGEST:
+            raise ConfigurationError(f"{id_!r}: no file can have that name, or it would be hidden")
+        if (path / f"{id_}.npy").exists():
+            raise ConfigurationError(f"{id_!r}: this disk takes it for the name of another id's file")
+        np.save(path / f"{id_}.npy", np.asarray(array, np.float32))
 
 
 def _files(folder: Path) -> Iterator[Path]:

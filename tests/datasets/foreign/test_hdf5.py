@@ -109,7 +109,7 @@ def test_a_pair_of_which_one_half_is_of_other_videos(tmp_path: Path) -> None:
         tmp_path / "TextData/clip_ViT_B_32_x_query_feat.hdf5", **{"a#enc#0": _rows(1)[0], "b#enc#0": _rows(1)[0]}
     )
     with hdf5.read(path) as contents:
-        assert contents.wrong == (f"{captions.name} has captions of 1 videos not here: b",)
+        assert contents.notes == (f"{captions.name} has captions of 1 videos not here: b",)
     captions.write_bytes(captions.read_bytes()[:100])
     with hdf5.read(path) as contents:
         assert len(contents.wrong) == 1
