@@ -122,7 +122,7 @@ class Split:
         return _combined({name: _sha256(_lines(videos)) for name, videos in self.videos.items()})
 
     def write(self, folder: Path) -> None:
-        """Write the split files, ``split.json`` last."""
+        """Write the split files, ``split.json`` last; files of splits that it does not have any more are removed."""
         for name, videos in self.videos.items():
             write_text(folder / f"{name}.jsonl", _lines(videos))
         files = {name: _sha256(_lines(videos)) for name, videos in self.videos.items()}
@@ -144,6 +144,9 @@ class Split:
                 "digest": _combined(files),
             },
         )
+        for name in SPLITS:
+            if name not in self.videos:
+                (folder / f"{name}.jsonl").unlink(missing_ok=True)
 
     @classmethod
     def read(cls, folder: Path) -> "Split":

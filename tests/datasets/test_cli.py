@@ -113,5 +113,25 @@ def test_what_cannot_start(invoke: Invoke, words: list[str], what: str, tmp_path
     assert not (tmp_path / "data").exists()
 
 
+def test_other_counts_than_published(invoke: Invoke, shared: Path, tmp_path: Path) -> None:
+    files = {"train.json": "activitynet/train.json", "val_1.json": "activitynet/val_1.json"}
+    for name, target in files.items():
+        (tmp_path / name).symlink_to(shared / "data" / "annotations" / target)
+    words = (main, "activitynet", "--annotations", tmp_path, "--out", tmp_path / "data")
+    whole = invoke(*words, "--json", "--strict")
+    assert _json(whole)["differences"] == []
+    ids = shared / "data" / "annotations" / "mssl_style" / "activitynet_mssl_test_video_ids_4430.txt"
+    (tmp_path / "mssl.test.txt").symlink_to(ids)
+    subset = invoke(*words, "--subset", "mssl")
+    # Its training split has no list here: a known reason, which --strict does not take.
+    assert subset.exit_code == 0 and "train videos   10,009      9,043  no list" in subset.stdout
+    assert invoke(*words, "--subset", "mssl", "--strict").exit_code == 1
+    (tmp_path / "val_1.json").unlink()
+    (tmp_path / "val_1.json").write_text('{"v_a": {"duration": 3, "timestamps": [[0, 1]], "sentences": ["x"]}}')
+    unexplained = invoke(*words)
+    assert unexplained.exit_code == 1 and "test videos       1      4,917  not explained" in unexplained.stdout
+    assert Split.read(tmp_path / "data").published["test"] == {"videos": 4917, "queries": 17505}
+
+
 def test_subsets_are_listed(invoke: Invoke) -> None:
     assert _json(invoke(main, "shapes", "--list", "--json")) == {"dataset": "shapes", "subsets": {}}

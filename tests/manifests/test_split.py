@@ -41,6 +41,12 @@ def test_a_video_of_train_in_another_split_is_recorded(tmp_path: Path) -> None:
     assert Split("made", "published", {"train": _split().videos["train"]}).overlap() == {}
 
 
+def test_a_split_that_is_gone_leaves_no_file(tmp_path: Path) -> None:
+    _split().write(tmp_path)
+    Split("made", "published", {"train": _split().videos["train"]}).write(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["split.json", "train.jsonl"]
+
+
 def test_a_changed_file_is_found(tmp_path: Path) -> None:
     _split().write(tmp_path)
     path = tmp_path / "train.jsonl"
