@@ -1,65 +1,36 @@
-"""One's own data: captions in a JSONL file, for any folder of videos.
-
-A line: ``{"video_id": …, "text": …}``, and optionally ``start``, ``end``, ``duration`` (seconds), ``split``
-(train, dev or test), ``query_id``, ``type``. Other fields are ignored, and named.
-"""
+"""One's own data: any folder of videos, with captions (``parse``) or without (``gallery``)."""
 
 import hashlib
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
 
+from prvr.datasets import caption_files
+from prvr.datasets.caption_files import Line, refused
 from prvr.datasets.corpora import Parsed
+from prvr.datasets.corpora._annotations import lines_of
 from prvr.manifests.errors import ConfigurationError, MissingInput
 from prvr.manifests.repair import repaired
 from prvr.manifests.split import Query, Video
+from prvr.manifests.videos import is_video, visible_files
 
 TEST_PERCENT = 10
 _log = logging.getLogger(__name__)
 
 
 def parse(path: Path) -> Parsed:
-    """Read a captions file. Where no line names a split, videos are divided by a hash of their id, 90 % train, 10 % test.
+    """Read captions: a JSONL or CSV file, or a folder of subtitle files. Where no line names a split, videos are divided by a
+    hash of their id, 90 % train, 10 % test.
 
     Raises:
         MissingInput: absent or empty.
-        ConfigurationError: a line that cannot be read, by its number; a video in two splits.
+        ConfigurationError: a line that cannot be read, by its number; a video in two splits; two subtitle files of one video.
     """
-    from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-    class Line(BaseModel):
-        model_config = ConfigDict(extra="allow", strict=True)
-        video_id: str = Field(min_length=1)
-        text: str = Field(pattern=r"\S")
-        start: float | None = None
-        end: float | None = None
-        duration: float | None = Field(default=None, gt=0)
-        split: Literal["train", "dev", "test"] | None = None
-        query_id: str | None = Field(default=None, min_length=1)
-        type: str | None = None
-
-    if not path.is_file():
-        raise MissingInput(f"{path}: no such captions file")
-    lines: list[Line] = []
-    for number, text in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
-        if not text.strip():
-            continue
-        try:
-            lines.append(Line.model_validate(json.loads(text)))
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"])) or "line"
-            raise ConfigurationError(f"{path}:{number}: {field}: {first['msg']}") from None
-        except ValueError as error:
-            raise ConfigurationError(f"{path}:{number}: not JSON ({error})") from None
+    captions = caption_files.read(path)
+    lines = captions.lines
     if not lines:
         raise MissingInput(f"{path}: no captions in it")
-    ignored = sorted({name for line in lines for name in line.model_extra or {}})
-    if ignored:
-        _log.info("%s: fields ignored: %s", path, ", ".join(ignored))
     if any(line.split for line in lines) and not all(line.split for line in lines):
         raise ConfigurationError(f"{path}: some lines name a split and some do not")
     divided = not lines[0].split
@@ -68,7 +39,7 @@ def parse(path: Path) -> Parsed:
             "%s: no line names a split; %d %% of the videos, by a hash of their id, become test", path, TEST_PERCENT
         )
 
-    repairs: Counter[str] = Counter()
+    repairs = Counter(captions.left_out)
     videos: dict[str, list[Line]] = {}
     for line in lines:
         videos.setdefault(line.video_id, []).append(line)
@@ -89,7 +60,48 @@ def parse(path: Path) -> Parsed:
         )
         split = own[0].split or ("test" if video_id in tested else "train")
         by_split.setdefault(split, []).append(Video(video_id, duration, queries))
-    return Parsed({name: tuple(found) for name, found in by_split.items()}, (path,), repairs)
+    return Parsed({name: tuple(found) for name, found in by_split.items()}, captions.sources, repairs)
+
+
+def gallery(path: Path) -> Parsed:
+    """Videos without captions, to be searched, all in the split ``test``: those of a folder (an id is a file's stem), of a text
+    file with an id a line, or of a feature store (in the order of their ids, since that of a store is by chance).
+
+    Raises:
+        MissingInput: absent, or no video in it.
+        ConfigurationError: two files of one id; a store of other features than those of videos.
+    """
+    sources: tuple[Path, ...] = ()
+    if path.suffix == ".zarr" or (path / "zarr.json").is_file():
+        ids = _stored(path)
+    elif path.is_dir():
+        ids = _stems(path)
+    elif path.is_file():
+        with refused():
+            ids = [line.strip() for _, line in lines_of(path)]
+        sources = (path,)
+    else:
+        raise MissingInput(f"{path}: no such folder, list of ids or feature store")
+    if not ids:
+        raise MissingInput(f"{path}: no video in it")
+    return Parsed({"test": tuple(Video(video_id, None, ()) for video_id in ids)}, sources)
+
+
+def _stems(folder: Path) -> list[str]:
+    by_id: dict[str, Path] = {}
+    for file in filter(is_video, visible_files(folder)):
+        if by_id.setdefault(file.stem, file) is not file:
+            raise ConfigurationError(f"{by_id[file.stem]} and {file} would both be {file.stem!r}; rename one")
+    return list(by_id)
+
+
+def _stored(path: Path) -> list[str]:
+    from prvr.datasets.store import FeatureStore
+
+    store = FeatureStore.open(path)
+    if store.spec.stream != "video":
+        raise ConfigurationError(f"{path}: features of {store.spec.stream}, where those of videos belong")
+    return sorted(store.ids)
 
 
 def _tested(video_ids: Iterable[str]) -> set[str]:

@@ -8,7 +8,6 @@ from pathlib import Path, PurePosixPath
 
 from prvr.extract.sources import (
     FRAME_ENDINGS,
-    VIDEO_ENDINGS,
     Captions,
     FrameFolder,
     Source,
@@ -21,6 +20,7 @@ from prvr.extract.sources import (
 from prvr.manifests import subtitles
 from prvr.manifests.errors import ConfigurationError, MissingInput
 from prvr.manifests.split import Split
+from prvr.manifests.videos import VIDEO_ENDINGS, visible_files
 
 LIST_ENDINGS = frozenset({".txt", ".list", ".lst"})
 
@@ -112,9 +112,8 @@ class _Places:
         elif "://" in argument:
             self._url(argument)
         elif path.is_dir():
-            for file in sorted(file for file in path.rglob("*") if file.is_file()):
-                if not any(part.startswith(".") for part in file.relative_to(path).parts):
-                    self._file(file, path)
+            for file in visible_files(path):
+                self._file(file, path)
         elif path.is_file() and path.suffix.lower() in LIST_ENDINGS:
             with path.open(encoding="utf-8") as lines:
                 self._list(lines, argument)

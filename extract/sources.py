@@ -13,9 +13,6 @@ from prvr.manifests.files import sha256_of
 from prvr.manifests.split import Video
 from prvr.manifests.subtitles import Subtitle, fingerprint
 
-VIDEO_ENDINGS = frozenset(
-    ".3gp .asf .avi .flv .gif .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf .ogv .ts .vob .webm .wmv".split()  # noqa: SIM905
-)
 FRAME_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp"})
 
 
