@@ -12,9 +12,9 @@ from prvr.datasets.corpora import Parsed
 from prvr.datasets.index import Index
 from prvr.datasets.shards import PUBLISHED, Form, write_shards
 from prvr.datasets.source import Source
-from prvr.manifests import published
 from prvr.manifests.errors import ConfigurationError, MissingInput
 from prvr.manifests.files import sha256_of
+from prvr.manifests.published import Published
 from prvr.manifests.split import Split, Video, counts_of
 
 HELD_OUT_PERCENT = 5
@@ -89,7 +89,13 @@ class Built:
 
 
 def make_split(
-    dataset: str, parsed: Parsed, *, protocol: str = "published", subset: str = "", available: Available | None = None
+    dataset: str,
+    parsed: Parsed,
+    *,
+    protocol: str = "published",
+    subset: str = "",
+    known: Published | None = None,
+    available: Available | None = None,
 ) -> Split:
     """A split of what a corpus says.
 
@@ -100,7 +106,6 @@ def make_split(
     videos = {name: found for name, found in parsed.videos.items() if found}
     if not videos:
         raise MissingInput(f"{dataset}: no videos in {', '.join(map(str, parsed.sources)) or 'its annotations'}")
-    known = published.load(dataset, subset)
     left_out: dict[str, dict[str, int]] = {}
     if available:
         whole, videos = videos, available.of(videos)

@@ -140,10 +140,10 @@ def main(
         read = _Read(parse_gallery(gallery))
     else:
         read = _read(dataset, annotations or Path("annotations") / dataset, common, subset, splits or SPLITS)
-    known = published.load(dataset, subset or "")
+    known = None if captions or gallery else published.load(dataset, subset or "")
     differences = published.compare(known, counts_of(read.parsed.videos)) if known else ()
     here = Available.listed(parse_gallery(available), available.name) if available else None
-    split = make_split(dataset, read.parsed, protocol=protocol, subset=subset or "", available=here)
+    split = make_split(dataset, read.parsed, protocol=protocol, subset=subset or "", known=known, available=here)
     if read.subtitles:
         subtitles.write(out, read.subtitles)
     said = Subtitled.open(subtitle_features, out) if subtitle_features else None

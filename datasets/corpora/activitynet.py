@@ -11,19 +11,20 @@ inverted or empty. A query is named as in MS-SL's caption files: ``<video>#enc#<
 
 The subset ``mssl`` is what MS-SL's released features cover. Its ids are read from MS-SL's own caption files
 (``activitynettrain.caption.txt`` and ``activitynettest.caption.txt``, or val) or from ``mssl.train.txt`` and ``mssl.test.txt``,
-an id a line, in the same folder.
+an id a line, in the same folder. A split without a list stays whole, and is named.
 """
 
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
 from prvr.datasets.corpora import Parsed
-from prvr.datasets.corpora._annotations import json_of, locate, text_of
+from prvr.datasets.corpora._annotations import json_of, length, lines_of, locate, placed
+from prvr.manifests import published
 from prvr.manifests.errors import CorruptData, MissingInput
 from prvr.manifests.repair import count_repeated, repaired
 from prvr.manifests.split import SPLITS, Query, Video
@@ -35,8 +36,6 @@ COVERED = {
     "train": ("mssl.train.txt", "activitynettrain.caption.txt"),
     "test": ("mssl.test.txt", "activitynettest.caption.txt", "activitynetval.caption.txt"),
 }
-COVERED_SHA256 = {"test": "471127c4fabedfac8ddc602a1b38b17aec53eadec116a34b58199c9322ab4637"}
-"""Of the sorted ids, a line each, where they are known: the released test split's."""
 _log = logging.getLogger(__name__)
 
 
@@ -55,55 +54,62 @@ def parse(annotations: Path, options: Options, *, subset: str = "", splits: Sequ
     """The videos in the order of the files.
 
     Raises:
-        MissingInput: a split's file is absent, or the subset's lists are.
-        CorruptData: a file of another shape; a list of ids that are not the subset's.
+        MissingInput: a split's file is absent, or all of the subset's lists are.
+        CorruptData: a file of another shape; a list of ids that are not the subset's, or not the split's.
     """
     tally: Counter[str] = Counter()
     files = {name: locate(annotations, file, source=SOURCE) for name, file in FILES.items() if name in splits}
-    videos = {name: _videos(file, tally) for name, file in files.items()}
-    count_repeated((video for found in videos.values() for video in found), tally)
-    sources = tuple(files.values())
-    if subset != "mssl":
-        return Parsed(videos, sources, tally)
-    lists = {name: path for name in files if (path := _list(annotations, name))}
-    if not lists:
-        wanted = ", ".join(name for names in COVERED.values() for name in names)
-        raise MissingInput(f"{annotations}: no list of the videos of the subset mssl there, none of {wanted}")
-    for name in files.keys() - lists.keys():
-        _log.warning(
-            "no list of the videos of the subset mssl for %s, which stays whole: none of %s", name, COVERED[name]
+    lists = _lists(annotations, files) if subset == "mssl" else {}
+    videos = {}
+    for name, file in files.items():
+        entries = json_of(file, dict[str, _Video])
+        if name in lists:
+            ids = _covered(lists[name], name)
+            if strange := ids - entries.keys():
+                raise CorruptData(f"{lists[name]}: {len(strange)} ids that {file.name} lacks, such as {min(strange)}")
+            entries = {video_id: entry for video_id, entry in entries.items() if video_id in ids}
+        videos[name] = tuple(
+            _video(video_id, entry, f"{file}: {video_id}", tally) for video_id, entry in entries.items()
         )
-    covered = {name: _covered(path, name) for name, path in lists.items()}
-    kept = {
-        name: tuple(video for video in found if name not in covered or video.video_id in covered[name])
-        for name, found in videos.items()
-    }
-    return Parsed(kept, (*sources, *lists.values()), tally)
+        count_repeated(videos[name], tally)
+    return Parsed(videos, (*files.values(), *lists.values()), tally)
 
 
-def _videos(path: Path, tally: "Counter[str]") -> tuple[Video, ...]:
-    videos = []
-    for video_id, entry in json_of(path, dict[str, _Video]).items():
-        times, sentences, duration = entry["timestamps"], entry["sentences"], entry["duration"]
-        if len(times) != len(sentences):
-            raise CorruptData(f"{path}: {video_id}: {len(sentences)} sentences and {len(times)} timestamps")
-        queries = (
+def _video(video_id: str, entry: _Video, where: str, tally: "Counter[str]") -> Video:
+    times, sentences, duration = entry["timestamps"], entry["sentences"], length(entry["duration"], where)
+    if len(times) != len(sentences):
+        raise CorruptData(f"{where}: {len(sentences)} sentences and {len(times)} timestamps")
+    with placed(where):
+        queries = tuple(
             repaired(Query(f"{video_id}#enc#{place}", sentence, start, end), duration, tally)
             for place, (sentence, (start, end)) in enumerate(zip(sentences, times, strict=True))
         )
-        videos.append(Video(video_id, duration, tuple(queries)))
-    return tuple(videos)
+        return Video(video_id, duration, queries)
 
 
-def _list(annotations: Path, split: str) -> Path | None:
-    return next((annotations / name for name in COVERED[split] if (annotations / name).is_file()), None)
+def _lists(annotations: Path, splits: Iterable[str]) -> dict[str, Path]:
+    """The subset's list of each of these splits; those without one are named in the log."""
+    lists = {}
+    for split in splits:
+        path = next((annotations / name for name in COVERED[split] if (annotations / name).is_file()), None)
+        if path:
+            lists[split] = path
+        else:
+            _log.warning(
+                "%s stays whole: no list of what the subset mssl has of it, %s", split, " or ".join(COVERED[split])
+            )
+    if not lists:
+        wanted = ", ".join(name for names in COVERED.values() for name in names)
+        raise MissingInput(f"{annotations}: no list of the videos of the subset mssl there, none of {wanted}")
+    return lists
 
 
 def _covered(path: Path, split: str) -> set[str]:
     """The ids of a list or of a caption file, whose lines are ``<video>#enc#<place> <text>``."""
-    ids = {line.split(maxsplit=1)[0].split("#")[0] for line in text_of(path).split("\n") if line.strip()}
+    ids = {line.split(maxsplit=1)[0].split("#")[0] for _, line in lines_of(path)}
     digest = hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()
-    if digest != COVERED_SHA256.get(split, digest):
+    known = published.load("activitynet", "mssl")
+    if known and digest != known.ids.get(split, digest):
         raise CorruptData(
             f"{path}: {len(ids)} ids, which are not those that MS-SL's released features cover in {split}"
         )

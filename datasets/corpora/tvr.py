@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NotRequired, TypedDict
 
 from prvr.datasets.corpora import Parsed
-from prvr.datasets.corpora._annotations import json_lines, json_of, locate
+from prvr.datasets.corpora._annotations import json_lines, json_of, length, locate, placed
 from prvr.manifests.errors import CorruptData
 from prvr.manifests.repair import count_repeated, repaired
 from prvr.manifests.split import SPLITS, Query, Video
@@ -63,7 +63,7 @@ def parse(annotations: Path, options: Options, *, subset: str = "", splits: Sequ
 
     Raises:
         MissingInput: a split's file is absent.
-        CorruptData: a line of another shape, by its number; a video of two durations.
+        CorruptData: a line of another shape, by its number; a video of two durations, or of one that cannot be.
     """
     tally: Counter[str] = Counter()
     files = {name: locate(annotations, file, source=SOURCE) for name, file in FILES.items() if name in splits}
@@ -93,7 +93,7 @@ def subtitles(annotations: Path, video_ids: Collection[str]) -> Mapping[str, tup
         return {}
     found = {}
     odd = 0
-    for row in json_lines(path, _Subtitles):
+    for _, row in json_lines(path, _Subtitles):
         if row["vid_name"] in video_ids:
             lines = _said(row["sub"])
             odd += len(row["sub"]) - len(lines)
@@ -107,16 +107,17 @@ def subtitles(annotations: Path, video_ids: Collection[str]) -> Mapping[str, tup
 def _videos(path: Path, tally: "Counter[str]") -> tuple[Video, ...]:
     queries: dict[str, list[Query]] = {}
     durations: dict[str, float] = {}
-    for number, row in enumerate(json_lines(path, _Row), start=1):
+    for where, row in json_lines(path, _Row):
         video_id, times = row["vid_name"], row["ts"]
         if len(times) != 2:
-            raise CorruptData(f"{path}:{number}: ts: {times}, where a start and an end belong")
-        if durations.setdefault(video_id, row["duration"]) != row["duration"]:
-            raise CorruptData(
-                f"{path}:{number}: {video_id} lasts {row['duration']} s here, {durations[video_id]} s before"
-            )
-        query = Query(str(row["desc_id"]), row["desc"], times[0], times[1], row.get("type"))
-        queries.setdefault(video_id, []).append(repaired(query, row["duration"], tally))
+            raise CorruptData(f"{where}: ts: {times}, where a start and an end belong")
+        duration = length(row["duration"], where)
+        if durations.setdefault(video_id, duration) != duration:
+            raise CorruptData(f"{where}: {video_id} lasts {duration} s here, {durations[video_id]} s before")
+        with placed(where):
+            query = Query(str(row["desc_id"]), row["desc"], times[0], times[1], row.get("type"))
+            query = repaired(query, duration, tally)
+        queries.setdefault(video_id, []).append(query)
     videos = tuple(Video(video_id, durations[video_id], tuple(own)) for video_id, own in queries.items())
     count_repeated(videos, tally)
     return videos

@@ -1,15 +1,17 @@
 """The counts that papers and data sets publish, one TOML file a dataset, and how what is found differs from them.
 
-A file has ``source``; ``[splits.<split>]`` and ``[subsets.<subset>.<split>]`` with ``videos`` and ``queries``; and
-``[[known]]`` differences: ``split``, ``what``, ``found`` and ``why``.
+A file has ``source``; ``[splits.<split>]`` and ``[subsets.<subset>.<split>]`` with ``videos`` and ``queries``;
+``[[known]]`` differences: ``split``, ``what``, ``found`` and ``why``; and, for a subset of which everyone must have the same
+videos, ``[ids.<subset>]`` with a hash of them by split.
 """
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from prvr.manifests import registry
+from prvr.manifests.errors import UnknownName
 
 names = partial(registry.data_names, __name__)
 
@@ -32,11 +34,13 @@ class Published:
         source: who says so.
         counts: split name to its ``videos`` and ``queries``, as far as they are published.
         known: differences that are explained.
+        ids: split name to the SHA-256 of its video ids, sorted and joined by newlines, where that is known.
     """
 
     source: str
     counts: Mapping[str, Mapping[str, int]]
     known: tuple[Known, ...] = ()
+    ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,12 +55,15 @@ class Difference:
 
 
 def load(dataset: str, subset: str = "") -> Published | None:
-    """What is published of a dataset; None where nothing is."""
+    """What is published of a dataset; None where nothing is. Raises UnknownName for a subset that is not published."""
     if dataset not in names():
         return None
     values = tomllib.loads(registry.data(__name__, dataset, kind="dataset"))
-    counts = values["subsets"].get(subset, {}) if subset else values["splits"]
-    return Published(values["source"], counts, tuple(Known(**known) for known in values.get("known", ())))
+    parts = {"": values["splits"], **values.get("subsets", {})}
+    if subset not in parts:
+        raise UnknownName(f"subset of {dataset}", subset, parts.keys() - {""})
+    known = tuple(Known(**one) for one in values.get("known", ()))
+    return Published(values["source"], parts[subset], known, values.get("ids", {}).get(subset, {}))
 
 
 def compare(published: Published, counts: Mapping[str, Mapping[str, int]]) -> tuple[Difference, ...]:
