@@ -117,11 +117,16 @@ def resolve(options: Mapping[str, Any], settings: Mapping[str, Any], dataset: st
         ConfigurationError: a value of the wrong type.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    base = str(given.get("model", RunConfig.model)).split("+")[0]
-    preset = given.get("preset") or (f"{base}.{dataset}" if f"{base}.{dataset}" in presets() else "")
+    model = given.get("model") or settings.get("model")
+    base = str(model or RunConfig.model).split("+")[0]
+    named = given.get("preset") or settings.get("preset")
+    preset = named or (f"{base}.{dataset}" if f"{base}.{dataset}" in presets() else "")
     values: Settings = {}
     if preset:
         values = tomllib.loads(registry.data(PRESETS, preset, kind="preset"))
+        # A preset has settings for each objective that its own model adds; this run's model may add fewer.
+        theirs, ours = (str(name).split("+")[1:] for name in (values["model"], model or values["model"]))
+        values = {name: value for name, value in values.items() if name not in set(theirs) - set(ours)}
     return from_tables(merged(merged(values, settings), given) | {"preset": preset})
 
 
