@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,27 +43,33 @@ class Exported:
 def export(
     layout: str, shards: Path, out: Path, *, collection: str | None, feature: str | None, pooled: bool, overwrite: bool
 ) -> Exported:
-    """Write ``<out>/<collection>``, whole or not at all.
+    """Write the features, words and captions of ``<out>/<collection>``, whole or not at all; what else is there stays.
 
     Args:
         collection: its name; the dataset's where None.
         feature: what its features are called; as their recipe where None.
         pooled: where shards have no raw steps of a video, write its frames.
-        overwrite: replace a collection that is there.
+        overwrite: replace those that are there.
 
     Raises:
         MissingInput: no shards.
-        ConfigurationError: something is there; raw steps are not; an id that the layout cannot carry.
+        ConfigurationError: one of them is there; raw steps are not; a name or id that the layout cannot carry.
     """
     writer = load(layout)
     indexes = {name: Index.read(shards, name) for name in SPLITS if Index.path(shards, name).is_file()}
     if not indexes:
         raise MissingInput(f"{shards}: no shards there; make them with prvr-build-split or prvr-import")
     first = next(iter(indexes.values()))
-    target = out / (collection or first.dataset)
-    feature = feature or "+".join(spec["recipe"].rpartition("/")[2] for spec in first.video_features)
-    if target.exists() and not overwrite:
-        raise ConfigurationError(f"{target}: is there; --overwrite replaces it")
+    feature = _plain(
+        "--feature", feature or "+".join(spec["recipe"].rpartition("/")[2] for spec in first.video_features)
+    )
+    target = out / _plain("--collection", collection or first.dataset)
+    paths = [writer.place(target, feature), *_captions.places(target).values()]
+    if first.text_features is not None:
+        paths.append(writer.words(target, feature))
+    there = next((path for path in paths if path.exists()), None)
+    if there and not overwrite:
+        raise ConfigurationError(f"{there}: is there; --overwrite replaces it")
     sweep(target)
     aside = aside_of(target)
     # The collection's name is part of its files' names, so it is written under that name.
@@ -71,18 +77,39 @@ def export(
     try:
         videos = _Videos(shards, list(indexes), pooled)
         writer.write(writer.place(root, feature), videos.steps())
-        _captions.write(root, videos.lines)
+        names = _captions.named(video for own in videos.lines.values() for video in own)
+        _captions.write(root, videos.lines, names)
         if first.text_features is not None:
-            writer.write(writer.words(root, feature), videos.words())
+            writer.write(writer.words(root, feature), videos.words(names))
         for path in [*aside.rglob("*"), aside]:
             sync(path)
         if target.exists():
-            shutil.rmtree(target)
-        root.rename(target)
+            for path in paths:
+                _replace(path, root / path.relative_to(target))
+        else:
+            root.rename(target)
         sync(target.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return Exported(target, feature, videos.count, videos.queries, videos.pooled)
+
+
+def _plain(option: str, name: str) -> str:
+    """A name that is no path: it may come from the shards, which may come from strangers."""
+    if "/" in name or "\\" in name or name.startswith(".") or name.split() != [name]:
+        raise ConfigurationError(f"{name!r} cannot be the name of a folder there; choose another with {option}")
+    return name
+
+
+def _replace(path: Path, by: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Folders of features are often links to another disk, where a rename does not reach.
+    shutil.move(by, path)
+    sync(path.parent)
 
 
 class _Videos:
@@ -117,15 +144,16 @@ class _Videos:
                 "shards again with --keep-steps, or export what is there with --pooled"
             )
 
-    def words(self) -> Iterator[tuple[str, Array]]:
+    def words(self, names: Mapping[tuple[str, str], str]) -> Iterator[tuple[str, Array]]:
         """Each query's rows [W, Ew], under the id that the caption files give it."""
         seen: set[str] = set()
         for _, sample in self._samples():
-            for (query_id, _), rows in zip(_captions.named([sample.video]), sample.words, strict=True):
-                if query_id not in seen:
-                    seen.add(query_id)
+            for query, rows in zip(sample.video.queries, sample.words, strict=True):
+                name = names[sample.video.video_id, query.query_id]
+                if name not in seen:
+                    seen.add(name)
                     self.queries += 1
-                    yield query_id, rows
+                    yield name, rows
 
     def _samples(self) -> Iterator[tuple[str, Sample]]:
         for split in self.splits:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from prvr.datasets.build import Built, build
-from prvr.datasets.corpora import Parsed
-from prvr.datasets.foreign import Entry, Layout, _captions, layout_of, load, some
+from prvr.datasets.foreign import Array, Entry, Layout, _captions, layout_of, load, some
 from prvr.datasets.shards import Form
 from prvr.datasets.source import Raw
 from prvr.datasets.store import FeatureSpec
@@ -22,7 +21,7 @@ from prvr.manifests.split import Split, Video
 
 @dataclass(frozen=True)
 class Features:
-    """One kind of features of others: arrays by id, in the order of their file.
+    """One kind of features of others: arrays by id, in the order of their file; ``seconds_a_row`` where its layout says it.
 
     Raises:
         CorruptData: nothing that is features, or two widths: names the first that is odd.
@@ -31,6 +30,7 @@ class Features:
     path: Path
     title: str
     entries: Mapping[str, Entry]
+    seconds_a_row: float | None = None
 
     def __post_init__(self) -> None:
         if not self.entries:
@@ -52,6 +52,16 @@ class Features:
         """The entry of the first of these names that is there."""
         return next((self.entries[name] for name in names if name in self.entries), None)
 
+    def rows(self, *names: str) -> Array:
+        """Its array [T, E]; raises CorruptData where it is not there, cannot be read, or is not finite."""
+        entry = self.find(*names)
+        if entry is None:
+            raise CorruptData(f"{self.path}: no {names[0]}")
+        rows = np.atleast_2d(entry.read())
+        if not np.isfinite(rows).all():
+            raise CorruptData(f"{self.path}: {entry.id}: NaN or Inf in its rows {list(rows.shape)}")
+        return rows
+
     def spec(self, stream: str, name: str) -> FeatureSpec:
         """What is known of how they were made: where they come from, and how wide they are."""
         about = {"layout": self.title, "features": name, "width": self.width}
@@ -62,7 +72,7 @@ class Features:
 
 
 class ForeignSource:
-    """Features of others as a source of samples: they have no times.
+    """Features of others as a source of samples: few of their layouts have times.
 
     Args:
         videos, words: the arrays; words None where there are no queries.
@@ -80,12 +90,12 @@ class ForeignSource:
 
     def lacking(self, video_id: str) -> tuple[str, ...]:
         """See Source."""
-        return () if self._video(video_id) else (str(self._videos.path),)
+        return () if self._videos.find(*_video_names(video_id)) else (str(self._videos.path),)
 
     def check(self, videos: Sequence[Video]) -> None:
         """See Source."""
         wanted = [query.query_id for video in videos for query in video.queries]
-        missing = [id_ for id_ in wanted if self._word(id_) is None]
+        missing = [id_ for id_ in wanted if not (self._words and self._words.find(*_query_names(id_)))]
         if missing:
             where = self._words.path if self._words else "no text features"
             raise ConfigurationError(
@@ -98,23 +108,22 @@ class ForeignSource:
 
     def raw(self, video: Video) -> Raw:
         """See Source."""
-        entry = self._video(video.video_id)
-        words = [self._word(query.query_id) for query in video.queries]
-        if entry is None or None in words:
-            raise CorruptData(f"{video.video_id}: not in {self._videos.path}")
-        return Raw(np.atleast_2d(entry.read()), None, tuple(np.atleast_2d(word.read()) for word in words if word))
+        steps, length = self._videos.rows(*_video_names(video.video_id)), self._videos.seconds_a_row
+        words = [self._words.rows(*_query_names(query.query_id)) for query in video.queries] if self._words else []
+        return Raw(steps, None if length is None else (np.arange(len(steps)) + 0.5) * length, tuple(words))
 
     def report(self) -> Mapping[str, Any]:
         """See Source."""
         return {}
 
-    def _video(self, video_id: str) -> Entry | None:
-        return self._videos.find(video_id, f"{video_id}/features")
 
-    def _word(self, query_id: str) -> Entry | None:
-        # lighthouse names its files so, and keeps two arrays in each.
-        names = (query_id, f"qid{query_id}", f"{query_id}/last_hidden_state", f"qid{query_id}/last_hidden_state")
-        return self._words.find(*names) if self._words else None
+def _video_names(video_id: str) -> tuple[str, ...]:
+    return video_id, f"{video_id}/features"
+
+
+def _query_names(query_id: str) -> tuple[str, ...]:
+    # lighthouse names its files so, and keeps two arrays in each.
+    return query_id, f"qid{query_id}", f"{query_id}/last_hidden_state", f"qid{query_id}/last_hidden_state"
 
 
 def import_features(
@@ -128,12 +137,13 @@ def import_features(
         CorruptData: a file that is not whole, or not features.
     """
     reader = load(layout)
-    collection = (path / "FeatureData").is_dir()
-    place, name = _place(reader, layout, path, feature) if collection else (path, feature or path.stem)
+    if not path.exists():
+        raise MissingInput(f"{path}: no such file or folder")
+    path = path.absolute()  # A collection has the name of its folder, even where it is ".".
+    collection = path.is_dir() and not reader.recognise(path)
+    place, name = _place(reader, path, feature) if collection else (path, feature or path.stem)
     text = text or (reader.words(path, name) if collection else None)
     known = Split.read(split) if split else _split(path)
-    if not place.exists():
-        raise MissingInput(f"{place}: no features there")
     with ExitStack() as stack:
         videos = stack.enter_context(opened(reader, place))
         words = None
@@ -153,33 +163,36 @@ def opened(layout: Layout, path: Path) -> Iterator[Features]:
     with layout.read(path) as contents:
         if contents.wrong:
             raise CorruptData(f"{path}: {contents.wrong[0]}; prvr-doctor tells all")
-        yield Features(path, layout.TITLE, {entry.id: entry for entry in contents.entries})
+        twice = [id_ for id_, count in Counter(entry.id for entry in contents.entries).items() if count > 1]
+        if twice:
+            raise CorruptData(f"{path}: more than one array of {some(twice)}")
+        entries = {entry.id: entry for entry in contents.entries}
+        yield Features(path, layout.TITLE, entries, contents.seconds_a_row)
 
 
-def _place(reader: Layout, layout: str, root: Path, feature: str | None) -> tuple[Path, str]:
+def _place(reader: Layout, root: Path, feature: str | None) -> tuple[Path, str]:
     places = reader.places(root)
+    if not places:
+        raise MissingInput(f"{root}: no {reader.TITLE} there; prvr-doctor says what a file is")
     if feature is None and len(places) == 1:
         feature = next(iter(places))
     if feature is None or feature not in places:
-        known = ", ".join(places) or "none"
-        what = (
-            f"no {layout} features {feature!r}" if feature else "several kinds of features" if places else "no features"
-        )
-        raise ConfigurationError(f"{root}: {what} there; choose with --feature: {known}")
+        what = f"no features {feature!r}" if feature else "several kinds of features"
+        raise ConfigurationError(f"{root}: {what} there; choose with --feature: {', '.join(places)}")
     return places[feature], feature
 
 
 def _split(root: Path) -> Split:
     """The split that a collection's caption files make."""
-    files = _captions.files(root)
-    if not files:
-        raise MissingInput(
-            f"{root}: no TextData/{root.name}train.caption.txt or the like there; name a split folder with --split"
-        )
     tally: Counter[str] = Counter()
-    parsed = Parsed({name: _captions.read(path, tally) for name, path in files.items()}, tuple(files.values()), tally)
-    sources = {path.name: sha256_of(path) for path in parsed.sources}
-    return Split(root.name, "published", parsed.videos, sources=sources, repairs=dict(tally))
+    files = {name: path for name, path in _captions.places(root).items() if path.is_file()}
+    videos = {name: found for name, path in files.items() if (found := _captions.read(path, tally))}
+    if not videos:
+        raise MissingInput(
+            f"{root}: no captions in TextData/{root.name}train.caption.txt or the like; name a split folder with --split"
+        )
+    sources = {path.name: sha256_of(path) for path in files.values()}
+    return Split(root.name, "published", videos, sources=sources, repairs=dict(tally))
 
 
 def _mark(path: Path) -> str:

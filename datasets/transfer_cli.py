@@ -59,7 +59,7 @@ def import_(
         return _listed()
     if layout is None or path is None:
         raise ConfigurationError("name a LAYOUT and a PATH; --list shows the layouts")
-    out = out or Path("data") / path.stem
+    out = out or Path("data") / path.absolute().stem
     if common.dry_run:
         return Outcome({"layout": layout, "out": str(out)}, f"would write the shards of {path} to {out}")
 
@@ -80,7 +80,7 @@ def import_(
 @click.option(
     "--pooled", is_flag=True, help="Where the shards have no raw steps of a video, write its 128 pooled frames."
 )
-@click.option("--overwrite", is_flag=True, help="Replace a collection that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace these features, words and captions where they are there.")
 @click.option("--list", "list_", is_flag=True, help="List the layouts, and stop.")
 def export(
     common: Common,

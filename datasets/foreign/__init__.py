@@ -53,12 +53,13 @@ class Entry:
 @dataclass(frozen=True)
 class Contents:
     """What is in a foreign file or folder: ``entries`` in its own order, ``facts`` of this layout alone, what is ``wrong``
-    with it, and ``notes`` on what is odd."""
+    with it, ``notes`` on what is odd, and how many seconds each row stands for, where the layout says it."""
 
     entries: tuple[Entry, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     wrong: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    seconds_a_row: float | None = None
 
 
 class Layout(Protocol):

@@ -101,10 +101,10 @@ def read(path: Path) -> Iterator[Contents]:
 
 
 def write(path: Path, arrays: Iterable[tuple[str, Array]]) -> None:
-    """A float32 data set for each id; one row is written as a vector in AMDNet's file of sentences.
+    """A float32 data set for each id; in AMDNet's file of sentences a vector.
 
     Raises:
-        ConfigurationError: an id that HDF5 would take for a path.
+        ConfigurationError: an id that HDF5 would take for a path; several rows where a vector belongs.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     flat = path.name.startswith("clip_ViT_B_32")
@@ -112,6 +112,10 @@ def write(path: Path, arrays: Iterable[tuple[str, Array]]) -> None:
         for id_, array in arrays:
             if "/" in id_ or id_ == "." or "\0" in id_:
                 raise ConfigurationError(f"{id_!r}: HDF5 takes it for a path; no data set can have that name")
+            if flat and len(array) != 1:
+                raise ConfigurationError(
+                    f"{id_!r}: {len(array)} rows, where AMDNet reads one vector a caption; name other features with --feature"
+                )
             file.create_dataset(id_, data=np.asarray(array[0] if flat else array, np.float32))
 
 
@@ -167,7 +171,7 @@ def _load(file: Any, name: str) -> Array:
     try:
         return np.asarray(file[name.encode(errors="surrogateescape")][()])
     except _ERRORS as error:
-        raise CorruptData(f"{name}: {error}") from None
+        raise CorruptData(f"{file.filename}: {name}: {error}") from None
 
 
 def _load_frames(file: Any, names: Sequence[str]) -> Array:

@@ -6,22 +6,25 @@ Source: the reader in the released code of MS-SL (Dong et al., ACM MM 2022). It 
 
 import ast
 import re
+import string
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
 from prvr.datasets.foreign import Array, Contents, Entry, hdf5, some
-from prvr.datasets.sample import key_of
 from prvr.manifests.errors import ConfigurationError, CorruptData
 
 TITLE = "MS-SL BigFile"
 FILES = ("feature.bin", "id.txt", "shape.txt", "video2frames.txt")
 _DTYPE = np.dtype("<f4")
+_PLAIN = string.punctuation.replace("%", "")
+"""With letters and digits, what stands for itself in a row's name."""
 
 _STRING = r"""[uU]?(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")"""
 _NAME = re.compile(_STRING)
@@ -56,6 +59,58 @@ def read(path: Path) -> Iterator[Contents]:
     Raises:
         CorruptData: a file is absent or cannot be parsed.
     """
+    # The names of all rows, a million in TVR, are let go before anything is read.
+    yield _contents(path)
+
+
+def write(path: Path, arrays: Iterable[tuple[str, Array]]) -> None:
+    """The four files; words, whose path has an ending, as HDF5. A row is named ``<video>_<number>``, and what is not ASCII, or is
+    white space, is ``%XX`` there: MS-SL reads ``id.txt`` as Latin-1, and cuts it at white space.
+
+    Raises:
+        ConfigurationError: no videos, or two widths.
+    """
+    if path.suffix in hdf5.SUFFIXES:
+        return hdf5.write(path, arrays)
+    path.mkdir(parents=True)
+    rows, width = 0, 0
+    with (
+        (path / "feature.bin").open("wb") as binary,
+        (path / "id.txt").open("w", encoding="ascii") as names,
+        (path / "video2frames.txt").open("w", encoding="ascii") as frames,
+    ):
+        for video, array in arrays:
+            if width not in (0, array.shape[1]):
+                raise ConfigurationError(f"{video}: {array.shape[1]} wide, where the videos before are {width}")
+            own = [f"{quote(video, safe=_PLAIN)}_{number}" for number in range(len(array))]
+            frames.write(f"{', ' if rows else '{'}{video!a}: {own!r}")
+            names.write("".join(f"{name} " for name in own))
+            binary.write(np.ascontiguousarray(array, _DTYPE).tobytes())
+            rows, width = rows + len(array), array.shape[1]
+        frames.write("}")
+    if not rows:
+        raise ConfigurationError(f"{path}: no videos to write")
+    (path / "shape.txt").write_text(f"{rows} {width}", encoding="ascii")
+
+
+def frames_of_videos(path: Path) -> Iterator[tuple[str, list[str]]]:
+    """The pairs of ``video2frames.txt``, one after the other: a Python literal that comes from strangers, so it is matched,
+    never evaluated, and a hundred megabytes of it make no syntax tree.
+
+    Raises:
+        CorruptData: anything but a dict of strings to lists of strings.
+    """
+    text = path.read_text(encoding="utf-8", errors="surrogateescape").strip()
+    position, more = 1, True
+    while more and (pair := _PAIR.match(text, position)):
+        yield _string(pair[1]), [_string(name) for name in _NAME.findall(pair[2])]
+        position, more = pair.end(), pair[3] == ","
+    if not text.startswith("{") or text[position:].strip() != "}":
+        near = text[position : position + 40] or "the end of the file"
+        raise CorruptData(f"{path}: not a dict of lists of names, at character {position:,}: {near!r}")
+
+
+def _contents(path: Path) -> Contents:
     absent = [name for name in FILES if not (path / name).is_file()]
     if absent:
         raise CorruptData(f"{path}: no {', '.join(absent)}")
@@ -96,54 +151,7 @@ def read(path: Path) -> Iterator[Contents]:
         )
     if len(used) < min(stored, len(names)):
         notes.append(f"{min(stored, len(names)) - len(used):,} rows belong to no video")
-    yield Contents(tuple(entries.values()), {"feature.bin": {"rows": stored}}, tuple(wrong), tuple(notes))
-
-
-def write(path: Path, arrays: Iterable[tuple[str, Array]]) -> None:
-    """The four files; words, whose path has an ending, as HDF5. A row is named ``<video>_<number>``, in ASCII: MS-SL reads
-    ``id.txt`` as Latin-1, and cuts it at white space.
-
-    Raises:
-        ConfigurationError: no videos, or two widths.
-    """
-    if path.suffix in hdf5.SUFFIXES:
-        return hdf5.write(path, arrays)
-    path.mkdir(parents=True)
-    rows, width = 0, 0
-    with (
-        (path / "feature.bin").open("wb") as binary,
-        (path / "id.txt").open("w", encoding="ascii") as names,
-        (path / "video2frames.txt").open("w", encoding="utf-8") as frames,
-    ):
-        for video, array in arrays:
-            if width not in (0, array.shape[1]):
-                raise ConfigurationError(f"{video}: {array.shape[1]} wide, where the videos before are {width}")
-            own = [f"{key_of(video)}_{number}" for number in range(len(array))]
-            frames.write(f"{', ' if rows else '{'}{video!r}: {own!r}")
-            names.write("".join(f"{name} " for name in own))
-            binary.write(np.ascontiguousarray(array, _DTYPE).tobytes())
-            rows, width = rows + len(array), array.shape[1]
-        frames.write("}")
-    if not rows:
-        raise ConfigurationError(f"{path}: no videos to write")
-    (path / "shape.txt").write_text(f"{rows} {width}", encoding="ascii")
-
-
-def frames_of_videos(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """The pairs of ``video2frames.txt``, one after the other: a Python literal that comes from strangers, so it is matched,
-    never evaluated, and a hundred megabytes of it make no syntax tree.
-
-    Raises:
-        CorruptData: anything but a dict of strings to lists of strings.
-    """
-    text = path.read_text(encoding="utf-8", errors="surrogateescape").strip()
-    position, more = 1, True
-    while more and (pair := _PAIR.match(text, position)):
-        yield _string(pair[1]), [_string(name) for name in _NAME.findall(pair[2])]
-        position, more = pair.end(), pair[3] == ","
-    if not text.startswith("{") or text[position:].strip() != "}":
-        near = text[position : position + 40] or "the end of the file"
-        raise CorruptData(f"{path}: not a dict of lists of names, at character {position:,}: {near!r}")
+    return Contents(tuple(entries.values()), {"feature.bin": {"rows": stored}}, tuple(wrong), tuple(notes))
 
 
 def _string(token: str) -> str:

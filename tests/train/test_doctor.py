@@ -97,7 +97,7 @@ def test_samples_are_even_and_keep_their_ends() -> None:
     ("make", "message"),
     [
         (None, "nothing is there"),
-        ("folder", "none of feature store, shards, split, run, features of others (hdf5, mssl, npz)"),
+        ("folder", "none of feature store, shards, split, run, features of others (hdf5, mssl, npz, tvr-release)"),
         ("text", "none of feature store"),
     ],
 )
@@ -123,7 +123,7 @@ def test_usage(world: Any, invoke: Invoke, tmp_path: Path) -> None:
     assert invoke(cli.doctor, world.data, "--against", tmp_path).exit_code == 2
     assert "would look at" in invoke(cli.doctor, world.data, "--dry-run").stdout
     listed = json.loads(invoke(cli.doctor, "--list", "--json").stdout)
-    assert listed["layouts"] == ["hdf5", "mssl", "npz"] and "store" in listed["kinds"]
+    assert listed["layouts"] == ["hdf5", "mssl", "npz", "tvr-release"] and "store" in listed["kinds"]
 
 
 def test_help_and_features_of_others_need_no_torch(tmp_path: Path) -> None:

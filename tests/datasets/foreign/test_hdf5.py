@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from prvr.datasets.foreign import hdf5
-from prvr.manifests.errors import CorruptData
+from prvr.manifests.errors import ConfigurationError, CorruptData
 
 
 def _file(path: Path, **arrays: object) -> Path:
@@ -121,3 +121,49 @@ def test_the_golden_captions(shared: Path) -> None:
         assert len(words.entries) == 30 and all(entry.of_caption and len(entry.shape) == 2 for entry in words.entries)
     with hdf5.read(folder / "clip_ViT_B_32_gold_query_feat.hdf5") as sentences:
         assert {entry.shape for entry in sentences.entries} == {(48,)}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    arrays = {
+        "a.b": _rows(3),
+        "\u00e9": _rows(1),
+        "e\u0301": _rows(2).astype(np.float64),
+        "..": _rows(2),
+        "v#enc#0": _rows(4),
+    }
+    hdf5.write(tmp_path / "i3d" / "feature.hdf5", arrays.items())
+    with hdf5.read(tmp_path / "i3d" / "feature.hdf5") as contents:
+        assert not contents.wrong and {entry.id for entry in contents.entries} == set(arrays)
+        for entry in contents.entries:
+            assert entry.dtype == np.float32
+            np.testing.assert_array_equal(entry.read(), arrays[entry.id].astype(np.float32))
+
+
+@pytest.mark.parametrize("id_", ["../x", "/abs", "a/b", ".", "nul\0"])
+def test_an_id_that_hdf5_takes_for_a_path(tmp_path: Path, id_: str) -> None:
+    with pytest.raises(ConfigurationError, match="HDF5 takes it for a path") as refused:
+        hdf5.write(tmp_path / "x.h5", [(id_, _rows(2))])
+    assert repr(id_) in str(refused.value)
+
+
+def test_words_are_not_cut_to_amdnets_one_vector(tmp_path: Path) -> None:
+    path = hdf5.words(tmp_path / "gold", hdf5.AMDNET)
+    hdf5.write(path, [("a#enc#0", _rows(1))])
+    with h5py.File(path, "r") as file:
+        assert file["a#enc#0"].shape == (4,)
+    with pytest.raises(ConfigurationError, match="'a#enc#0': 3 rows, where AMDNet reads one vector"):
+        hdf5.write(path, [("a#enc#0", _rows(3))])
+
+
+def test_a_damaged_array_is_named_with_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("a", data=_rows(3))
+        file.create_dataset("b", data=_rows(500), chunks=(100, 4), fletcher32=True)
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(_rows(500)[450].tobytes())] ^= 1
+    path.write_bytes(damaged)
+    with hdf5.read(path) as contents:
+        np.testing.assert_array_equal(contents.entries[0].read(), _rows(3))
+        with pytest.raises(CorruptData, match=r"x\.h5: b: "):
+            contents.entries[1].read()

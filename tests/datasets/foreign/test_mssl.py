@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from prvr.datasets.foreign import mssl
-from prvr.manifests.errors import CorruptData
+from prvr.manifests.errors import ConfigurationError, CorruptData
 
 VIDEOS = {"a": ["a_0", "a_1", "a_2"], "it's": ["it's_0"], 'say "b"': ['say"b"_0', 'say"b"_1']}
 ROWS = np.arange(6 * 4, dtype="<f4").reshape(6, 4)
@@ -168,3 +168,24 @@ def test_recognised_by_two_of_its_files(folder: Path, tmp_path: Path) -> None:
     assert not mssl.recognise(folder) and not mssl.recognise(folder / "id.txt")
     (folder / "feature.bin").touch()
     assert mssl.recognise(folder)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    arrays = {"v_-4ws.u": ROWS[:2], "50%": ROWS[2:3], "50%25": ROWS[3:4], "é\u2028'": ROWS[4:].astype(np.float64)}
+    mssl.write(tmp_path / "i3d", arrays.items())
+    with mssl.read(tmp_path / "i3d") as contents:
+        assert not contents.wrong and not contents.notes
+        for entry, (id_, rows) in zip(contents.entries, arrays.items(), strict=True):
+            assert entry.id == id_ and entry.dtype == np.float32
+            np.testing.assert_array_equal(entry.read(), rows)
+    assert (tmp_path / "i3d" / "id.txt").read_bytes().split() == [
+        b"v_-4ws.u_0", b"v_-4ws.u_1", b"50%25_0", b"50%2525_0", b"%C3%A9%E2%80%A8'_0", b"%C3%A9%E2%80%A8'_1",
+    ]  # fmt: skip
+    assert (tmp_path / "i3d" / "shape.txt").read_text(encoding="ascii") == "6 4"
+
+
+def test_two_widths_and_nothing_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="b: 3 wide, where the videos before are 4"):
+        mssl.write(tmp_path / "a", [("a", ROWS), ("b", ROWS[:, :3])])
+    with pytest.raises(ConfigurationError, match="no videos"):
+        mssl.write(tmp_path / "b", [])

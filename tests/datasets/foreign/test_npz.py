@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prvr.datasets.foreign import npz
-from prvr.manifests.errors import CorruptData
+from prvr.datasets.foreign import Array, npz
+from prvr.manifests.errors import ConfigurationError, CorruptData
 
 ROWS = np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32)
 
@@ -102,3 +102,26 @@ def test_the_real_files(shared: Path) -> None:
             "univtg_vid": (15, 512),
         }
         assert not contents.wrong and all(entry.read().shape == entry.shape for entry in contents.entries)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    arrays: dict[str, Array] = {"a.b": ROWS, "-é": ROWS[:1].astype(np.float64), "x" * 251: ROWS[:2]}
+    npz.write(tmp_path / "f", arrays.items())
+    with npz.read(tmp_path / "f") as contents:
+        assert not contents.wrong and {entry.id for entry in contents.entries} == set(arrays)
+        for entry in contents.entries:
+            assert entry.dtype == np.float32
+            np.testing.assert_array_equal(entry.read(), arrays[entry.id])
+
+
+@pytest.mark.parametrize("id_", ["../x", "/abs", ".hidden", "a/b", "nul\0", "x" * 252, "é" * 126])
+def test_an_id_that_no_file_can_have(tmp_path: Path, id_: str) -> None:
+    with pytest.raises(ConfigurationError, match="no file can have that name") as refused:
+        npz.write(tmp_path / "f", [(id_, ROWS)])
+    assert repr(id_) in str(refused.value)
+    assert not list((tmp_path / "f").iterdir())
+
+
+def test_one_name_for_two_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="another id's file"):
+        npz.write(tmp_path / "f", [("a", ROWS), ("a", ROWS)])
