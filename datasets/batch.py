@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Batch:
-    """V videos and their Q queries. Masks are bool, True = real.
+    """V videos and their Q queries. Masks are bool, True = real. Where V or Q is 0, widths are as ever and F or W is 0.
 
     Args:
         frames: [V, F, E] float, zero where padded.
@@ -37,6 +37,12 @@ class Batch:
         _same("words and owner", (queries,), self.owner.shape)
         if self.frame_mask.dtype != torch.bool or self.word_mask.dtype != torch.bool:
             raise ValueError(f"masks are bool, not {self.frame_mask.dtype} and {self.word_mask.dtype}")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its tensors."""
+        tensors = (self.frames, self.frame_mask, self.clips, self.words, self.word_mask, self.owner)
+        return sum(tensor.nbytes for tensor in tensors)
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on a device."""

@@ -1,4 +1,8 @@
-"""The order of reading: a pure function of (seed, epoch), the same for every world size and number of workers."""
+"""The order of reading: a pure function of (seed, epoch, step), the same for every world size and number of workers.
+
+``epoch_order`` is the order of an epoch's videos, ``batches`` cuts it into global batches, one a step, and ``share`` gives
+each rank its part of one. A training that goes on at step k, on however many ranks, takes ``batches(...)[k:]``.
+"""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -22,5 +26,19 @@ def epoch_order(shard_sizes: Sequence[int], *, seed: int, epoch: int, window: in
 
 
 def batches(order: Sequence[int], size: int) -> list[list[int]]:
-    """The order cut into batches; the last may be smaller, as in the papers' code."""
+    """The order cut into global batches; the last may be smaller, as in the papers' code."""
     return [list(order[start : start + size]) for start in range(0, len(order), size)]
+
+
+def share(batch: Sequence[int], *, rank: int, world: int) -> list[int]:
+    """The part of a global batch that one of ``world`` ranks reads: in the order of ranks, the parts are the batch.
+
+    They differ by one video at most. Every rank takes part in every step; one's part is empty only where the batch, which can
+    be the epoch's last alone, has fewer videos than there are ranks.
+
+    Raises:
+        ValueError: a rank that is none of the world's.
+    """
+    if not 0 <= rank < world:
+        raise ValueError(f"rank {rank} is none of a world of {world}")
+    return list(batch[len(batch) * rank // world : len(batch) * (rank + 1) // world])

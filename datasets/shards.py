@@ -72,7 +72,7 @@ def write_shards(folder: Path, split: Split, name: str, source: Source, form: Fo
         except CorruptData as error:
             _log.info("%s; writing the shards anew", error)
         # The old index must not stand beside new shards.
-        path.unlink()
+        path.unlink(missing_ok=True)
     samples = progress(
         (make_sample(video, source.raw(video), form) for video in present), f"shards of {name}", len(present)
     )
@@ -94,11 +94,11 @@ def write_shards(folder: Path, split: Split, name: str, source: Source, form: Fo
         missing_queries=sum(len(video.queries) for video in videos if video.video_id in gone),
         shards=shards,
     )
-    index.write(folder)
+    index = index.write(folder)
     written = {shard.name for shard in shards}
     for stale in folder.glob(f"{name}-*.tar"):
         if stale.name not in written:
-            stale.unlink()
+            stale.unlink(missing_ok=True)
     return index
 
 

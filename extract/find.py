@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from prvr.datasets.remote import file_system
 from prvr.extract.sources import (
     FRAME_ENDINGS,
     Captions,
@@ -15,7 +16,6 @@ from prvr.extract.sources import (
     VideoFile,
     VideoSource,
     VideoUrl,
-    remote,
 )
 from prvr.manifests import subtitles
 from prvr.manifests.errors import ConfigurationError, MissingInput
@@ -155,7 +155,7 @@ class _Places:
                 raise MissingInput(f"{name}, line {number}: {entry}: no such file")
 
     def _url(self, url: str) -> None:
-        system, path = remote(url)
+        system, path = file_system(url)
         try:
             folder = not glob.has_magic(path) and system.isdir(path)
             # A glob without magic gives what it names, if it is there.

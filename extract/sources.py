@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from prvr.manifests.errors import MissingInput
+from prvr.datasets.remote import file_system
 from prvr.manifests.files import sha256_of
 from prvr.manifests.split import Video
 from prvr.manifests.subtitles import Subtitle, fingerprint
@@ -82,7 +81,7 @@ class VideoUrl:
         Raises:
             OSError: it cannot be reached.
         """
-        system, path = remote(self.url)
+        system, path = file_system(self.url)
         known = system.info(path)
         for key in ("ETag", "etag", "md5", "md5Hash", "checksum", "mtime", "LastModified", "last_modified", "created"):
             if known.get(key) is not None:
@@ -95,7 +94,7 @@ class VideoUrl:
         """A copy, removed when the context ends."""
         with tempfile.TemporaryDirectory(prefix="prvr-") as folder:
             copy = Path(folder) / f"video{PurePosixPath(self.url).suffix}"
-            system, path = remote(self.url)
+            system, path = file_system(self.url)
             system.get_file(path, str(copy))
             yield copy
 
@@ -152,14 +151,3 @@ class Subtitles:
 
 
 type Source = VideoSource | Captions | Subtitles
-
-
-def remote(url: str) -> tuple[Any, str]:
-    """fsspec's file system for a URL, and the path in it; MissingInput where the package for that protocol is not installed."""
-    from fsspec.core import url_to_fs
-
-    try:
-        found: tuple[Any, str] = url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise MissingInput(f"{url}: {error}") from None
-    return found

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from prvr.datasets.ahead import Ahead
 from prvr.datasets.device import pick_device
 from prvr.datasets.store import Features
 from prvr.extract.decode import FrameBatch, decode
 from prvr.extract.job import Job, Report
 from prvr.extract.loading import make
 from prvr.extract.outputs import Commits, Output, open_output
-from prvr.extract.overlap import Ahead
 from prvr.extract.pooling import joined, normalised
 from prvr.extract.recipes import Channel, Recipe
 from prvr.extract.sources import Captions, FrameFolder, Source, Subtitles, VideoSource

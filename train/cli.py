@@ -14,10 +14,22 @@ _DIAGNOSES = {"kinds": "prvr.train.diagnoses", "layouts": "prvr.datasets.foreign
 _PRESETS = "prvr.train.presets"
 
 
+class _Place(click.ParamType):  # type: ignore[type-arg]
+    """A folder, or a URL that fsspec reads."""
+
+    name = "place"
+
+    def convert(
+        self, value: str | Path, parameter: click.Parameter | None, context: click.Context | None
+    ) -> str | Path:
+        return value if "://" in str(value) else Path(value)
+
+
+_PLACE = _Place()
+
+
 @command("prvr-train", example="prvr-train --shards data/holidays --model ms-sl --out runs/holidays")
-@click.option(
-    "--shards", type=click.Path(path_type=Path), metavar="DIR", help="Folder of prvr-build-split, with shards."
-)
+@click.option("--shards", type=_PLACE, metavar="DIR|URL", help="Folder of prvr-build-split, with shards; or its URL.")
 @click.option("--model", metavar="BASE[+OBJECTIVE…]", help="What to train.  [default: ms-sl]")
 @click.option("--preset", help="Hyper-parameters by name.  [default: MODEL.DATASET where there is one]")
 @click.option(
@@ -42,7 +54,7 @@ _PRESETS = "prvr.train.presets"
 @click.option("--list", "list_", is_flag=True, help="List models, objectives and presets, and stop.")
 def main(
     common: Common,
-    shards: Path | None,
+    shards: Path | str | None,
     out: Path | None,
     device: str,
     allow_overlap: bool,
@@ -91,9 +103,7 @@ def main(
 
 @command("prvr-eval", example="prvr-eval runs/holidays --shards data/holidays --split test")
 @click.argument("run", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "--shards", type=click.Path(path_type=Path), metavar="DIR", help="Folder of prvr-build-split, with shards."
-)
+@click.option("--shards", type=_PLACE, metavar="DIR|URL", help="Folder of prvr-build-split, with shards; or its URL.")
 @click.option("--split", default="test", help="Split to rank.")
 @click.option("--device", default="auto", help="auto, cpu, cuda or cuda:N.")
 @click.option(
@@ -116,7 +126,7 @@ def main(
 def evaluate(
     common: Common,
     run: Path | None,
-    shards: Path | None,
+    shards: Path | str | None,
     split: str,
     device: str,
     direction: str,
@@ -204,3 +214,35 @@ def demo(common: Common, out: Path, seed: int) -> Outcome:
     size = build(Size, common.settings.get("demo", {}), where="demo")
     result = Demo(out, seed, size, common.forwarded).result()
     return Outcome(result, report(result))
+
+
+@command("prvr-adopt", example="prvr-adopt model.ckpt --model ms-sl --out runs/tvr.ms-sl --shards shards/tvr")
+@click.argument("checkpoint", type=click.Path(path_type=Path), required=False)
+@click.option("--model", metavar="NAME", help="Whose checkpoint it is.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="RUN", help="Folder of the run.")
+@click.option(
+    "--shards", type=_PLACE, metavar="DIR|URL", help="Remember the features of these.  [default: their widths alone]"
+)
+@click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
+def adopt(
+    common: Common,
+    checkpoint: Path | None,
+    model: str | None,
+    out: Path | None,
+    shards: Path | str | None,
+    overwrite: bool,
+) -> Outcome:
+    """Make a run of a CHECKPOINT that a paper's authors have released, so that prvr-eval ranks with it as their code does.
+
+    Its settings are those of its own configuration; MS-SL's branch weights stand in opt.json, to be kept beside it.
+    Nothing in the file is executed: what names anything but tensors, numbers and tables is refused.
+    """
+    if checkpoint is None or model is None or out is None:
+        raise ConfigurationError("name a CHECKPOINT, its --model and the folder --out of the run")
+    if common.dry_run:
+        return Outcome({"run": str(out), "model": model}, f"would make {checkpoint} the run {out}")
+
+    from prvr.train import adopt as adopting
+
+    adopted = adopting.adopt(checkpoint, model, out, shards=shards, settings=common.settings, overwrite=overwrite)
+    return Outcome(adopted.to_json(), adopted.text())

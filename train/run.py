@@ -26,6 +26,8 @@ from prvr.train.optim import BertAdam, decay_groups
 
 _IDENTITY = ("backbone", "recipe_digest", "weights_sha256", "dim")
 _STREAMS = ("video", "text")
+UNKNOWN = "unknown"
+"""Stands for each fact of features that an adopted model does not tell."""
 _log = logging.getLogger(__name__)
 
 
@@ -62,7 +64,9 @@ def make_objectives(config: RunConfig, model: VideoTextModel) -> dict[str, Objec
     return made
 
 
-def train(config: RunConfig, shards: Path, run: Path, *, device: str, allow_overlap: bool, overwrite: bool) -> Trained:
+def train(
+    config: RunConfig, shards: Path | str, run: Path, *, device: str, allow_overlap: bool, overwrite: bool
+) -> Trained:
     """Train to the end, or go on where a run stopped.
 
     Raises:
@@ -83,14 +87,14 @@ def train(config: RunConfig, shards: Path, run: Path, *, device: str, allow_over
         if config.threads:
             torch.set_num_threads(config.threads)
         index = training.index
-        _same_features(_features(index), selecting.index, f"{shards}, split train")
+        same_features(features_of(index), selecting.index, f"{shards}, split train")
         model = make_model(config, frame_width=index.frame_width, word_width=index.word_width)
         made = make_objectives(config, model)
         about = {
             "config": config.to_tables(),
             "dataset": index.dataset,
             "subset": index.subset,
-            "features": _features(index),
+            "features": features_of(index),
             "inputs": {"train": index.inputs, split: selecting.index.inputs},
             "selected_on": split,
             "overlap": len(overlap),
@@ -118,7 +122,7 @@ def train(config: RunConfig, shards: Path, run: Path, *, device: str, allow_over
     return Trained(position.epoch, split, position.best_epoch, metrics, coverage(selecting.index))
 
 
-def evaluate(run: Path, shards: Path, split: str, *, device: str) -> tuple[Ranking, dict[str, Any]]:
+def evaluate(run: Path, shards: Path | str, split: str, *, device: str) -> tuple[Ranking, dict[str, Any]]:
     """Rank a split with a run's chosen model; the result is recorded in the run's ``metrics.json`` and returned.
 
     Raises:
@@ -130,7 +134,7 @@ def evaluate(run: Path, shards: Path, split: str, *, device: str) -> tuple[Ranki
     with ShardReader(shards, split) as reader:
         if not reader.index.queries:
             raise MissingInput(f"{shards}: split {split} has no queries to rank; it is a gallery to be searched")
-        _same_features(about["features"], reader.index, str(run))
+        same_features(about["features"], reader.index, str(run))
         model = make_model(config, frame_width=reader.index.frame_width, word_width=reader.index.word_width)
         load_model(run, model)
         target = _device_for(device, config.precision)
@@ -140,11 +144,11 @@ def evaluate(run: Path, shards: Path, split: str, *, device: str) -> tuple[Ranki
     return ranking, result
 
 
-def selection_split(config: RunConfig, shards: Path) -> str:
+def selection_split(config: RunConfig, shards: Path | str) -> str:
     """The split that the epoch is chosen on; raises MissingInput where it has no shards."""
     if config.select_on:
         return config.select_on
-    return "dev" if Index.path(shards, "dev").is_file() else "test"
+    return "dev" if Index.exists(shards, "dev") else "test"
 
 
 def _device_for(name: str, precision: str) -> torch.device:
@@ -172,7 +176,7 @@ def record(run: Path, split: str, metrics: Mapping[str, Any], index: Index, abou
         "selected_on": about["selected_on"],
     }
     write_json(path, results)
-    write_text(run / "card.md", _card(about, results))
+    write_text(run / "card.md", card(about, results))
     result: dict[str, Any] = results[split]
     return result
 
@@ -203,13 +207,19 @@ def _claim(run: Path, config: RunConfig, about: Mapping[str, Any]) -> None:
     config.write(run / "config.toml")
 
 
-def _features(index: Index) -> dict[str, Any]:
+def features_of(index: Index) -> dict[str, Any]:
+    """What shards are made of, as a model remembers it."""
     text = [dict(index.text_features)] if index.text_features else []
     return {"video": [dict(spec) for spec in index.video_features], "text": text, "pooling": index.pooling}
 
 
-def _same_features(ours: Mapping[str, Any], index: Index, owner: str) -> None:
-    theirs = _features(index)
+def same_features(ours: Mapping[str, Any], index: Index, owner: str) -> None:
+    """Hold a split's shards against the features of ``owner``; of those whose recipe is unknown, the width alone.
+
+    Raises:
+        ConfigurationError: other features.
+    """
+    theirs = features_of(index)
     if ours["pooling"] != theirs["pooling"]:
         raise ConfigurationError(
             f"{owner} has {ours['pooling']} pooling, the shards of {index.split} {theirs['pooling']}"
@@ -221,6 +231,8 @@ def _same_features(ours: Mapping[str, Any], index: Index, owner: str) -> None:
             raise ConfigurationError(
                 f"{owner} has {stream} features {widths[0]} wide, the shards of {index.split} {widths[1]}"
             )
+        if any(spec["recipe_digest"] == UNKNOWN for spec in mine):
+            continue
         for key in _IDENTITY:
             values = [spec[key] for spec in mine], [spec[key] for spec in other]
             if values[0] != values[1]:
@@ -229,15 +241,20 @@ def _same_features(ours: Mapping[str, Any], index: Index, owner: str) -> None:
                 )
 
 
-def _card(about: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> str:
+def card(about: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> str:
+    """A run in Markdown: what it was made from, and how it scores on each split that was ranked."""
     config, features = about["config"], about["features"]
     specs = [spec for stream in _STREAMS for spec in features[stream]]
     subset = f", {about['subset']}" if about["subset"] else ""
     lines = [f"# {config['model']} on {about['dataset']}{subset}", ""]
     lines += [
-        f"- {spec['stream']} features: {spec['recipe']}, weights {spec['weights']} (sha256 {spec['weights_sha256'][:12]})"
+        f"- {spec['stream']} features: {spec['dim']} wide, of an unknown recipe"
+        if spec["recipe_digest"] == UNKNOWN
+        else f"- {spec['stream']} features: {spec['recipe']}, weights {spec['weights']} (sha256 {spec['weights_sha256'][:12]})"
         for spec in specs
     ]
+    if source := about.get("adopted"):
+        lines.append(f"- adopted from its authors' {source['file']} (sha256 {source['sha256'][:12]})")
     lines += [f"- epoch chosen on split {about['selected_on']}; seed {config['seed']}", ""]
     lines += [
         "| split | R@1 | R@5 | R@10 | R@100 | SumR | coverage |",

@@ -272,7 +272,7 @@ def test_a_missing_shard_a_stale_index_and_no_index(data: Path, world: Any) -> N
 
 
 def test_an_index_that_is_not_one(data: Path) -> None:
-    for text in ("[]", "{}", '{"format": "prvr-shards/1"}', "{"):
+    for text in ("[]", "{}", '{"format": "prvr-shards/2"}', "{"):
         (data / "test.index.json").write_text(text, encoding="utf-8")
         with pytest.raises(CorruptData):
             _read_all(data)

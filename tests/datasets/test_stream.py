@@ -1,5 +1,8 @@
 """Samples to batches."""
 
+import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +11,11 @@ import pytest
 import torch
 
 from prvr.datasets.batch import Batch
-from prvr.datasets.plan import batches
+from prvr.datasets.plan import batches, epoch_order, share
 from prvr.datasets.pool import to_clips, to_frames
 from prvr.datasets.sample import Sample
 from prvr.datasets.stream import Collate, ShardReader, stream
+from prvr.manifests.errors import CorruptData
 from prvr.manifests.split import Query, Video
 
 
@@ -74,6 +78,117 @@ def test_an_epoch_streams_every_video(world: Any) -> None:
     with ShardReader(world.data, "train") as reader:
         found = list(stream(reader, batches(range(len(reader)), 5), Collate(normalise=True, max_words=30)))
     assert [len(batch.frames) for batch in found] == [5, 5, 2]
+
+
+def _equal(one: Batch, other: Batch) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(vars(one).values(), vars(other).values(), strict=True))
+
+
+def test_made_ahead_or_not_from_a_step_on_or_by_hand_batches_are_the_same(world: Any) -> None:
+    collate = Collate(normalise=True, max_words=30)
+    with ShardReader(world.data, "train") as reader:
+        plan = batches(epoch_order(reader.shard_sizes(), seed=3, epoch=1), 5)
+        ahead, plain = (list(stream(reader, plan, collate, ahead=limit)) for limit in (1, 0))
+        rest = list(stream(reader, plan[1:], collate))
+        by_hand = [collate([reader[position] for position in positions]) for positions in plan]
+    assert all(map(_equal, ahead, plain)) and all(map(_equal, ahead, by_hand)) and all(map(_equal, ahead[1:], rest))
+
+
+def test_the_ranks_of_any_world_see_the_global_batches(world: Any) -> None:
+    collate = Collate(normalise=False, max_words=30)
+    with ShardReader(world.data, "train") as reader:
+        plan = batches(epoch_order(reader.shard_sizes(), seed=3, epoch=0), 5)
+        whole = list(stream(reader, plan, collate))
+        for size in (2, 3, 4, 8):
+            ranks = [
+                list(stream(reader, [share(batch, rank=rank, world=size) for batch in plan], collate))
+                for rank in range(size)
+            ]
+            assert {len(own) for own in ranks} == {len(plan)}, "every rank takes part in every step"
+            for step, batch in enumerate(whole):
+                clips = torch.cat([own[step].clips for own in ranks])
+                assert torch.equal(clips, batch.clips)
+                assert sum(len(own[step].owner) for own in ranks) == len(batch.owner)
+
+
+def test_a_share_without_videos_is_a_batch_of_the_same_widths(world: Any) -> None:
+    with ShardReader(world.data, "train") as reader:
+        (batch,) = stream(reader, [[]], Collate(normalise=True, max_words=30))
+    assert batch.frames.shape == (0, 0, 8) and batch.clips.shape == (0, 32, 8) and batch.words.shape == (0, 0, 6)
+    assert batch.frame_mask.shape == (0, 0) and batch.word_mask.shape == (0, 0) and batch.owner.shape == (0,)
+
+
+def test_threads_and_files_end_with_the_stream(world: Any) -> None:
+    before = threading.active_count()
+    with ShardReader(world.data, "train") as reader:
+        batch = next(stream(reader, batches(range(12), 1), Collate(normalise=True, max_words=30)))
+        assert len(batch.frames) == 1 and threading.active_count() == before, "dropped after one batch"
+        running = stream(reader, batches(range(12), 1), Collate(normalise=True, max_words=30))
+        next(running)
+        assert threading.active_count() == before + 1
+        running.close()  # type: ignore[attr-defined]
+        assert threading.active_count() == before
+
+
+def test_no_more_batches_lie_ready_than_the_bytes_allow(world: Any) -> None:
+    made: list[int] = []
+
+    class Counting(Collate):
+        def fill(self, *arguments: Any) -> Batch:
+            made.append(1)
+            return super().fill(*arguments)
+
+    with ShardReader(world.data, "train") as reader:
+        collate = Counting(normalise=True, max_words=30)
+        size = collate.fill([reader[0]], [len(reader[0].frames)], 8, 6).nbytes
+        for limit, most in ((1, 1), (int(3.5 * size), 5)):
+            made.clear()
+            for read, _ in enumerate(stream(reader, [[0]] * 12, collate, ahead=limit), start=1):
+                time.sleep(0.01)
+                assert len(made) - read <= most + 1, "those that lie ready, and one in the making"
+            assert len(made) == 12
+
+
+def test_an_error_in_the_thread_is_raised_where_batches_are_read(world: Any, tmp_path: Path) -> None:
+    data = Path(shutil.copytree(world.data, tmp_path / "data"))
+    with ShardReader(data, "train") as reader:
+        start, _ = reader.index.shards[0].extents()[7]
+        with (data / "train-000000.tar").open("r+b") as file:
+            file.seek(start + 600)
+            file.write(b"?")
+        running = stream(reader, batches(range(12), 3), Collate(normalise=True, max_words=30))
+        assert [len(next(running).frames) for _ in range(2)] == [3, 3]
+        with pytest.raises(CorruptData, match=r"train-000000.tar, 'train.7': its bytes changed"):
+            next(running)
+
+
+def test_memory_is_used_again_and_never_under_a_holder(world: Any) -> None:
+    collate = Collate(normalise=True, max_words=30)
+    with ShardReader(world.data, "train") as reader:
+        places = []
+        held = next(stream(reader, [[0, 1]], collate))
+        row, copy = held.frames[1], held.frames[1].clone()
+        del held
+        for batch in stream(reader, [[2, 3]] * 20, collate, ahead=0):
+            places.append(batch.frames.data_ptr())
+    assert len(set(places)) == 2, "one is held here while the next is made"
+    assert torch.equal(row, copy), "a row keeps the batch's memory"
+
+
+def test_lent_samples_are_those_that_are_read(world: Any) -> None:
+    with ShardReader(world.data, "train") as reader:
+        for position, sample in zip((5, 0, 11), reader.lent((5, 0, 11)), strict=True):
+            own = reader[position]
+            assert own.video == sample.video
+            np.testing.assert_array_equal(own.frames, sample.frames)
+            np.testing.assert_array_equal(np.concatenate(own.words), np.concatenate(sample.words))
+
+
+def test_a_sample_of_other_widths_is_named(world: Any) -> None:
+    with ShardReader(world.data, "train") as reader:
+        sample = reader[0]
+    with pytest.raises(CorruptData, match=r"train.0: frames \[\d+, 8\], where \[\d+, 9\] belong"):
+        Collate(normalise=True, max_words=30).fill([sample], [len(sample.frames)], 9, 6)
 
 
 def test_a_batch_checks_its_shapes() -> None:

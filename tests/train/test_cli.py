@@ -126,6 +126,22 @@ def test_killed_at_any_time_it_ends_with_the_same_weights(
     assert lines[0] == lines[1]
 
 
+def test_shards_behind_a_url(run: Path, world: Any, invoke: Invoke, tmp_path: Path, monkeypatch: Any) -> None:
+    import fsspec
+
+    monkeypatch.setenv("PRVR_CACHE", str(tmp_path / "cache"))
+    memory = fsspec.filesystem("memory")
+    for file in world.data.iterdir():
+        memory.pipe_file(f"/shards-of-the-test/{file.name}", file.read_bytes())
+    words = ("--shards", "memory://shards-of-the-test", "--out", tmp_path / "run", *SMALL)
+    _json(invoke(cli.main, *words, "--epochs", 3, "--json"))
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (run, tmp_path / "run"))
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    assert len(list((tmp_path / "cache" / "shards").glob("*.tar"))) == 2
+    found = _json(invoke(cli.evaluate, tmp_path / "run", "--shards", "memory://shards-of-the-test", "--json"))
+    assert found["coverage"] == "all 8 videos and 24 queries"
+
+
 def test_a_finished_run_is_not_trained_again_and_another_is_refused(run: Path, world: Any, invoke: Invoke) -> None:
     before = (run / "log.jsonl").read_bytes()
     words = ("--shards", world.data, "--out", run, *SMALL)

@@ -404,7 +404,7 @@ def test_an_index_that_says_other_things_than_its_tar(data: Path, look: LookAt) 
     write_json(path, index)
     wrong = look(data)["wrong"]
     assert "'train.0' with 3 queries, where the index says" in wrong and "not a sample of these shards" in wrong
-    for text in ("{", "[]", '{"format": "prvr-shards/1"}', '{"format": "other"}'):
+    for text in ("{", "[]", '{"format": "prvr-shards/2"}', '{"format": "other"}'):
         path.write_text(text, encoding="utf-8")
         assert str(path) in look(data)["wrong"] or "cannot be read" in look(data)["wrong"]
 

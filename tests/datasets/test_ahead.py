@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from prvr.extract.overlap import Ahead
+from prvr.datasets.ahead import Ahead
 
 
 def _count(source: int) -> Iterator[tuple[int, int]]:
@@ -84,7 +84,5 @@ def test_threads_stop_when_nobody_reads_any_more() -> None:
     ahead = Ahead(iter(int, 1), _count, threads=2, limit=5, weight=lambda item: 1)
     with ahead.running():
         next(ahead.items(1.0))
-    deadline = time.monotonic() + 5
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
+    ahead.join()
     assert threading.active_count() == before

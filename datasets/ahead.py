@@ -1,4 +1,4 @@
-"""Work done ahead in threads, with a bound in bytes: decoding goes on while the networks compute."""
+"""Work done ahead in threads, with a bound in bytes: decoding and reading go on while the networks compute."""
 
 import threading
 from collections import deque
@@ -10,7 +10,8 @@ class Ahead[S, T]:
     """Runs ``produce(source)`` for the sources, in ``threads`` threads, each source in one of them.
 
     Sources are taken when a thread is free, so that no more are begun than are worked on. What a source produces comes out
-    in order; the sources of different threads are interleaved. An error in a thread is raised where the items are read.
+    in order; the sources of different threads are interleaved. An error in a thread is raised where the items are read,
+    after those that were there before it.
 
     Args:
         weight: bytes of an item. Threads wait while more than ``limit`` bytes lie unread.
@@ -50,12 +51,17 @@ class Ahead[S, T]:
                 self._closed = True
                 self._changed.notify_all()
 
-    def items(self, patience: float) -> Iterator[T | None]:
-        """Items as they come; None where none has come for ``patience`` seconds."""
+    def join(self) -> None:
+        """After the context: wait until the threads have ended, for what they use is theirs until then."""
+        for thread in self._threads:
+            thread.join()
+
+    def items(self, patience: float | None) -> Iterator[T | None]:
+        """Items as they come; None where none has come for ``patience`` seconds (never, if that is None)."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._items or self._error or not self._running, timeout=patience)
-                if self._error is not None:
+                if self._error is not None and not self._items:
                     raise self._error
                 item = self._items.popleft() if self._items else None
                 if item is None and not self._running:
