@@ -16,7 +16,7 @@ from prvr.manifests.split import Query, Video
 from prvr.train.interface import TextCode, VideoTextModel
 from prvr.train.metrics import GROUPS, grouped, median_rank, ranks, recalls, video_ranks
 
-GALLERY_BATCH, QUERY_BATCH = 200, 50
+QUERY_BATCH = 50
 """As in MS-SL's released evaluation."""
 
 
@@ -54,7 +54,7 @@ class Ranking:
 def rank_split(model: VideoTextModel, reader: ShardReader, collate: Collate, device: torch.device) -> Ranking:
     """Score all queries of a split against all its videos. The model is left in evaluation mode."""
     model.eval()
-    positions = batches(range(len(reader)), GALLERY_BATCH)
+    positions = batches(range(len(reader)), model.gallery_batch)
     texts: list[TextCode] = []
     owners: list[Tensor] = []
     query_ids: list[str] = []

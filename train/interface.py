@@ -72,6 +72,10 @@ class VideoTextModel(nn.Module, ABC):
     gives: frozenset[str]
     """What its video codes have, of ``moments``, ``frames``, ``global_`` and, where it subclasses them, what else: an objective
     refuses a model that does not give what its equations need."""
+    gallery_batch: int = 200
+    """Videos that are encoded together in evaluation: the released number, as where padding matters scores depend on it."""
+    padding_matters: str = ""
+    """Why a score depends on the length that its video is padded to; empty where it does not."""
 
     @abstractmethod
     def encode_text(self, words: Tensor, mask: Tensor) -> TextCode:

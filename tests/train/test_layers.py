@@ -4,16 +4,23 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from prvr.train import layers
 from prvr.train.layers import (
     AttentionBlock,
     AttentionPooling,
+    DecayedNorm,
+    Dropout,
     InputProjection,
     PositionEmbedding,
     SelfAttention,
     SequenceEncoder,
+    encode_by_length,
+    gaussian_windows,
     initialise,
     masked_softmax,
+    place_windows,
 )
+from prvr.train.optim import decay_groups
 
 WIDTH, HEADS = 16, 4
 
@@ -132,6 +139,92 @@ def test_dropout_is_where_the_papers_have_it() -> None:
         assert not torch.equal(block(sequence), block(sequence)), block
         block.eval()
         assert torch.equal(block(sequence), block(sequence)), block
+
+
+def test_maps_that_are_made_again_for_the_gradient_drop_the_same() -> None:
+    attention = SelfAttention(width=WIDTH, heads=HEADS, dropout=0.5)
+    sequence, mask = _random(3, 7, WIDTH), _mask(7, 1, 4)
+
+    def gradients(mixed: Tensor) -> list[Tensor]:
+        mixed.square().sum().backward()  # type: ignore[no-untyped-call]
+        found = [parameter.grad.clone() for parameter in attention.parameters() if parameter.grad is not None]
+        attention.zero_grad()
+        return found
+
+    torch.manual_seed(0)
+    again = gradients(attention(sequence, mask))
+    torch.manual_seed(0)
+    parts = (attention.query, attention.key, attention.value)
+    query, key, value = (attention._split(part(sequence)) for part in parts)
+    kept = attention._mix(query, key, value, mask, None)
+    for one, other in zip(again, gradients(kept.transpose(1, 2).flatten(2)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.31, 0.75])
+def test_dropout_drops_at_its_rate_and_keeps_the_mean(rate: float) -> None:
+    dropout = Dropout(rate)
+    ones = torch.ones(400, 501, requires_grad=True)
+    torch.manual_seed(0)
+    dropped = dropout(ones)
+    kept = dropped != 0
+    assert kept.float().mean().item() == pytest.approx(1 - rate, abs=0.005)
+    torch.testing.assert_close(dropped[kept], torch.full_like(dropped[kept], 1 / (1 - rate)), rtol=1e-4, atol=0)
+    # Which are kept does not depend on their neighbours, of whom four come from one random number.
+    assert (kept[:, :-1] == kept[:, 1:]).float().mean().item() == pytest.approx(rate**2 + (1 - rate) ** 2, abs=0.005)
+    dropped.sum().backward()
+    assert ones.grad is not None and torch.equal(ones.grad, dropped.detach())
+    torch.manual_seed(0)
+    assert torch.equal(dropout(ones), dropped)
+    assert dropout.eval()(ones) is ones and Dropout(0.0)(ones) is ones
+
+
+def test_a_dropout_rate_of_1_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"1.0 is not in \[0, 1\)"):
+        Dropout(1.0)
+
+
+def test_windows_are_gaussians_of_height_1() -> None:
+    """As the formula has it: exp(-(place - center)^2 / (2 sigma^2)) over its largest value, sigma = width / 9."""
+    centers, widths, length = torch.tensor([0.0, 0.4, 1.0]), torch.tensor([0.5, 1.0, 0.3]), 11
+    places = torch.linspace(0, 1, length)
+    for window, center, width in zip(gaussian_windows(centers, widths, length), centers, widths, strict=True):
+        density = torch.exp(-((places - center) ** 2) / (2 * (width / 9) ** 2))
+        torch.testing.assert_close(window, density / density.max())
+    narrow = gaussian_windows(torch.tensor([0.25]), torch.tensor([0.0]), 3)  # each density is 0 in float32
+    assert torch.equal(narrow, torch.tensor([[1.0, 1.0, 0.0]]))
+
+
+def test_place_windows_are_of_each_place() -> None:
+    none, wide = place_windows((None, 5.0), 4, torch.device("cpu"))
+    assert none is None and wide is not None
+    torch.testing.assert_close(wide[2], gaussian_windows(torch.tensor(0.5), torch.tensor(5.0), 4))
+    assert wide.argmax(1).tolist() == [0, 1, 1, 2]  # i / L, among places that are i / (L - 1)
+
+
+def test_portions_of_like_length_give_what_all_at_once_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, mask = _random(5, 9, 3), _mask(2, 9, 0, 5, 1)
+    mask[3, 1] = False  # a hole
+    seen: list[tuple[int, ...]] = []
+
+    def sums(features: Tensor, mask: Tensor | None) -> Tensor:
+        seen.append(tuple(features.shape[:2]))
+        real = features if mask is None else features * mask[..., None]
+        return features + real.sum(1, keepdim=True)
+
+    monkeypatch.setattr(layers, "_PLACES", 18)
+    encoded = encode_by_length(sums, features, mask)
+    assert seen == [(2, 9), (2, 2), (1, 1)]
+    torch.testing.assert_close(encoded[mask], sums(features, mask)[mask])
+    assert encoded.shape == (5, 9, 3) and torch.equal(encoded[4, 2:], torch.zeros(7, 3))
+
+
+def test_a_decayed_norm_is_a_norm_that_decays() -> None:
+    norm, theirs = DecayedNorm(WIDTH), nn.LayerNorm(WIDTH)
+    features = _random(3, WIDTH)
+    torch.testing.assert_close(norm(features), theirs(features))
+    decayed, exempt = decay_groups(norm, 0.01)
+    assert decayed["params"] == [norm.weight] and exempt["params"] == [norm.bias]
 
 
 def test_initialise() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn import functional
 
 from prvr.datasets.batch import Batch
 from prvr.manifests.errors import UnknownName
@@ -125,11 +126,13 @@ def test_one_video_and_one_query(name: str) -> None:
 
 
 def test_a_score_depends_on_its_query_and_video_alone(name: str) -> None:
-    """Padding, the company in the batch and how it is cut change nothing: each pair alone, cut to its own length."""
+    """Padding, the company in the batch and how it is cut change nothing: each pair alone, cut to its own length.
+    A model to which padding matters keeps it."""
     model, batch = _model(name), _batch()
     together = _scores(model, batch)
     for query, words in enumerate(batch.word_mask.sum(1).tolist()):
-        for video, frames in enumerate(batch.frame_mask.sum(1).tolist()):
+        for video, real in enumerate(batch.frame_mask.sum(1).tolist()):
+            frames = batch.frame_mask.shape[1] if model.padding_matters else real
             alone = Batch(
                 batch.frames[video : video + 1, :frames],
                 batch.frame_mask[video : video + 1, :frames],
@@ -143,11 +146,17 @@ def test_a_score_depends_on_its_query_and_video_alone(name: str) -> None:
 
 
 def test_more_padding_changes_nothing(name: str) -> None:
+    """But where a model says that it does, and why: then it must."""
     model, batch = _model(name), _batch()
-    frames, words = (torch.nn.functional.pad(t, (0, 0, 0, 5)) for t in (batch.frames, batch.words))
-    frame_mask, word_mask = (torch.nn.functional.pad(m, (0, 5)) for m in (batch.frame_mask, batch.word_mask))
-    longer = replace(batch, frames=frames, frame_mask=frame_mask, words=words, word_mask=word_mask)
+    words, word_mask = functional.pad(batch.words, (0, 0, 0, 5)), functional.pad(batch.word_mask, (0, 5))
+    longer = replace(batch, words=words, word_mask=word_mask)
     _assert_same(_scores(model, longer), _scores(model, batch))
+    frames, frame_mask = functional.pad(batch.frames, (0, 0, 0, 5)), functional.pad(batch.frame_mask, (0, 5))
+    longer = replace(batch, frames=frames, frame_mask=frame_mask)
+    if model.padding_matters:
+        assert (_scores(model, longer).fused - _scores(model, batch).fused).abs().max() > 1e-4, model.padding_matters
+    else:
+        _assert_same(_scores(model, longer), _scores(model, batch))
 
 
 def test_order_of_videos_and_queries_is_order_of_scores(name: str) -> None:
