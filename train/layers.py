@@ -79,7 +79,7 @@ def encode_by_length(encode: Callable[[Tensor, Tensor | None], Tensor], features
         mask: [N, L].
     """
     length = features.shape[1]
-    if features.device.type != "cpu":
+    if features.device.type != "cpu" or not mask.numel():
         return encode(features, mask)
     lengths = (mask * torch.arange(1, length + 1)).amax(1)  # up to the last that is real
     order = lengths.argsort(descending=True, stable=True)

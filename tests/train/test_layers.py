@@ -217,6 +217,9 @@ def test_portions_of_like_length_give_what_all_at_once_gives(monkeypatch: pytest
     assert seen == [(2, 9), (2, 2), (1, 1)]
     torch.testing.assert_close(encoded[mask], sums(features, mask)[mask])
     assert encoded.shape == (5, 9, 3) and torch.equal(encoded[4, 2:], torch.zeros(7, 3))
+    for shape in ((0, 9), (5, 0)):
+        nothing = torch.zeros(*shape, dtype=torch.bool)
+        assert encode_by_length(sums, torch.zeros(*shape, 3), nothing).shape == (*shape, 3)
 
 
 def test_a_decayed_norm_is_a_norm_that_decays() -> None:
