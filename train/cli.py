@@ -31,7 +31,7 @@ _PLACE = _Place()
 @command("prvr-train", example="prvr-train --shards data/holidays --model ms-sl --out runs/holidays")
 @click.option("--shards", type=_PLACE, metavar="DIR|URL", help="Folder of prvr-build-split, with shards; or its URL.")
 @click.option("--model", metavar="BASE[+OBJECTIVE…]", help="What to train.  [default: ms-sl]")
-@click.option("--preset", help="Hyper-parameters by name.  [default: MODEL.DATASET where there is one]")
+@click.option("--preset", help="Hyper-parameters by name.  [default: MODEL.DATASET, or MODEL, where there is one]")
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="RUN", help="Folder of the run.  [default: runs/DATASET.MODEL]"
 )

@@ -120,7 +120,7 @@ def resolve(options: Mapping[str, Any], settings: Mapping[str, Any], dataset: st
     model = given.get("model") or settings.get("model")
     base = str(model or RunConfig.model).split("+")[0]
     named = given.get("preset") or settings.get("preset")
-    preset = named or (f"{base}.{dataset}" if f"{base}.{dataset}" in presets() else "")
+    preset = named or next((name for name in (f"{base}.{dataset}", base) if name in presets()), "")
     values: Settings = {}
     if preset:
         values = tomllib.loads(registry.data(PRESETS, preset, kind="preset"))

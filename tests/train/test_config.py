@@ -20,6 +20,12 @@ def test_without_a_preset_the_released_defaults() -> None:
     assert (config.data.max_words, config.data.normalise, config.loop.patience) == (30, True, 10)
 
 
+def test_a_preset_of_the_model_alone_serves_any_data_set() -> None:
+    config = resolve({"model": "amdnet"}, {}, "mine")
+    assert config.preset == "amdnet" and not config.data.normalise
+    assert resolve({"model": "amdnet"}, {}, "tvr").preset == "amdnet.tvr"
+
+
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_makes_a_model_and_its_losses(name: str) -> None:
     from prvr.train.run import make_model, make_objectives
