@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from prvr.manifests import registry
 from prvr.manifests.errors import ConfigurationError, UnknownName
@@ -29,8 +29,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Optim:
-    """BertAdam beside its learning rate: ``warmup`` is the part of all steps in which the rate rises."""
+    """The optimiser beside its learning rate: ``name`` is ``bertadam`` (the papers') or ``adamw``; ``warmup`` is the part of all
+    steps in which the rate rises."""
 
+    name: Literal["bertadam", "adamw"] = "bertadam"
     weight_decay: float = 0.01
     warmup: float = 0.01
 

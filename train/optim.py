@@ -1,6 +1,6 @@
-"""BertAdam, the optimiser that the released code of this field trains with, and what it does not decay.
+"""BertAdam, the optimiser that the released code of this field trains with, what it does not decay, and AdamW beside it.
 
-It came from the first PyTorch port of BERT (Devlin et al., 2019) by way of TVR and MS-SL, whose papers call it Adam.
+BertAdam came from the first PyTorch port of BERT (Devlin et al., 2019) by way of TVR and MS-SL, whose papers call it Adam.
 """
 
 from collections.abc import Callable, Iterable
@@ -116,6 +116,38 @@ class BertAdam(Optimizer):
         if not state:
             state |= {"step": 0, "first": torch.zeros_like(parameter), "second": torch.zeros_like(parameter)}
         return state
+
+
+class AdamW(torch.optim.AdamW):
+    """AdamW (Loshchilov and Hutter, ICLR 2019), torch's own, on BertAdam's schedule; gradients are not clipped.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: at the top of the schedule.
+        total_steps, warmup, weight_decay: as of BertAdam.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        *,
+        lr: float,
+        total_steps: int,
+        warmup: float = 0.01,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+        self._top, self._total_steps, self._warmup = lr, total_steps, warmup
+
+    def step(self, closure: Any = None) -> Any:
+        """One step, at the rate that the schedule has after the steps done."""
+        done = max((int(state["step"]) for state in self.state.values()), default=0)
+        for group in self.param_groups:
+            group["lr"] = self._top * warmup_linear(done / self._total_steps, self._warmup)
+        return super().step(closure)
+
+
+OPTIMISERS = {"bertadam": BertAdam, "adamw": AdamW}
 
 
 def _clipped(gradients: list[Tensor], limit: float) -> list[Tensor]:

@@ -22,7 +22,7 @@ from prvr.train.evaluate import Ranking, rank_split
 from prvr.train.interface import Objective, VideoTextModel
 from prvr.train.loop import Trainer
 from prvr.train.metrics import chance
-from prvr.train.optim import BertAdam, decay_groups
+from prvr.train.optim import OPTIMISERS, decay_groups
 
 _IDENTITY = ("backbone", "recipe_digest", "weights_sha256", "dim")
 _STREAMS = ("video", "text")
@@ -106,7 +106,7 @@ def train(
         for objective in made.values():
             objective.to(target)
         per_epoch = -(-len(training) // config.batch_size)
-        optimizer = BertAdam(
+        optimizer = OPTIMISERS[config.optim.name](
             decay_groups(torch.nn.ModuleList([model, *made.values()]), config.optim.weight_decay),
             lr=config.lr,
             warmup=config.optim.warmup,

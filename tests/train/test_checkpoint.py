@@ -10,13 +10,13 @@ from torch import nn
 
 from prvr.manifests.errors import CorruptData, MissingInput
 from prvr.train.checkpoint import Position, load_model, load_state, read_about, save_model, save_state
-from prvr.train.optim import BertAdam, decay_groups
+from prvr.train.optim import OPTIMISERS, decay_groups
 
 
-def _trained(steps: int) -> tuple[nn.Module, BertAdam]:
+def _trained(steps: int, kind: str = "bertadam") -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))
-    optimizer = BertAdam(decay_groups(model, 0.01), lr=1e-2, warmup=0.1, total_steps=10)
+    optimizer = OPTIMISERS[kind](decay_groups(model, 0.01), lr=1e-2, warmup=0.1, total_steps=10)
     for _ in range(steps):
         model(torch.ones(2, 4)).square().sum().backward()
         optimizer.step()
@@ -36,10 +36,11 @@ def test_plain_safetensors_opens_the_model(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True))
 
 
-def test_the_state_continues_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    model, optimizer = _trained(3)
+@pytest.mark.parametrize("kind", OPTIMISERS)
+def test_the_state_continues_as_if_it_had_not_stopped(kind: str, tmp_path: Path) -> None:
+    model, optimizer = _trained(3, kind)
     save_state(tmp_path, {"model": model}, optimizer, Position(1, 3, 1, {"SumR": 5.0}))
-    again, resumed = _trained(0)
+    again, resumed = _trained(0, kind)
     assert load_state(tmp_path, {"model": again}, resumed) == Position(1, 3, 1, {"SumR": 5.0})
     for one, its in ((model, optimizer), (again, resumed)):
         one(torch.ones(2, 4)).square().sum().backward()

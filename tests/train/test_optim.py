@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from prvr.train.layers import AttentionBlock
-from prvr.train.optim import BertAdam, decay_groups, warmup_linear
+from prvr.train.optim import AdamW, BertAdam, decay_groups, warmup_linear
 
 
 def test_warmup_linear() -> None:
@@ -152,3 +152,16 @@ def test_decay_groups_are_by_module_type() -> None:
         "block.norm.bias",
     }
     assert len(decayed["params"]) == 5 and len(exempt["params"]) == 6
+
+
+def test_adamw_is_torchs_own_on_our_schedule() -> None:
+    ours, theirs = (nn.Parameter(torch.tensor([2.0, -1.0], dtype=torch.float64)) for _ in range(2))
+    optimizer = AdamW([ours], lr=0.1, total_steps=8, warmup=0.25, weight_decay=0.3)
+    plain = torch.optim.AdamW([theirs], lr=0.1, weight_decay=0.3)
+    schedule = torch.optim.lr_scheduler.LambdaLR(plain, lambda step: warmup_linear(step / 8, 0.25))
+    for step in range(8):
+        ours.grad = theirs.grad = torch.tensor([0.5 - step, 3.0], dtype=torch.float64)
+        optimizer.step()
+        plain.step()
+        schedule.step()
+        assert torch.equal(ours, theirs), step
