@@ -2,13 +2,14 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from prvr.datasets.captions import hash_percent
 from prvr.datasets.corpora import Parsed
+from prvr.datasets.foreign import some
 from prvr.datasets.index import Index
 from prvr.datasets.shards import PUBLISHED, Form, write_shards
 from prvr.datasets.source import Source
@@ -145,7 +146,7 @@ def build(split: Split, out: Path, source: Source | None = None, form: Form = PU
         ConfigurationError: features of none of the videos, or of other captions.
     """
     for name, ids in split.overlap().items():
-        _log.warning("%d videos stand in train and in %s: %s", len(ids), name, _some(ids))
+        _log.warning("%d videos stand in train and in %s: %s", len(ids), name, some(ids))
     if source is None:
         split.write(out)
         return Built(out, split, {})
@@ -159,7 +160,7 @@ def build(split: Split, out: Path, source: Source | None = None, form: Form = PU
     for name in split.videos.keys() - set(names):
         _log.warning("split %s: none of its videos has features, so it gets no shards", name)
     for features, ids in lacking.items():
-        _log.warning("%s lacks %d videos of the split, so the shards do: %s", features, len(ids), _some(ids))
+        _log.warning("%s lacks %d videos of the split, so the shards do: %s", features, len(ids), some(ids))
     split.write(out)
     return Built(out, split, {name: write_shards(out, split, name, source, form) for name in names})
 
@@ -171,8 +172,3 @@ def _lacking(split: Split, source: Source) -> dict[str, list[str]]:
         for features in source.lacking(video_id):
             lacking[features].append(video_id)
     return dict(lacking)
-
-
-def _some(names: Sequence[str], at_most: int = 5) -> str:
-    more = f" and {len(names) - at_most} more" if len(names) > at_most else ""
-    return ", ".join(names[:at_most]) + more

@@ -19,7 +19,7 @@ from prvr.manifests.errors import CorruptData, MissingInput
 from prvr.manifests.files import read_json, sha256_of, write_json, written_aside
 
 MODEL = "model.safetensors"
-FORMAT = "prvr-run/1"
+FORMAT = "prvr-run/2"
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,12 @@ def read_about(run: Path) -> dict[str, Any]:
         raise MissingInput(f"{run}: no {MODEL} there; train one with prvr-train")
     try:
         with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {})["about"])
+            marks = file.metadata() or {}
+            about = json.loads(marks["about"])
     except (SafetensorError, ValueError, KeyError, OSError) as error:
         raise CorruptData(f"{path}: not a model of the format {FORMAT} ({error})") from None
-    if not isinstance(about, dict):
-        raise CorruptData(f"{path}: not a model of the format {FORMAT}")
+    if not isinstance(about, dict) or marks.get("format") != FORMAT:
+        raise CorruptData(f"{path}: not a model of the format {FORMAT}; train it again")
     return about
 
 

@@ -173,7 +173,6 @@ class _Server(http.server.SimpleHTTPRequestHandler):
 
 
 def test_over_http_whole_and_cut(world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("aiohttp")
     handler = functools.partial(_Server, directory=str(world.data))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

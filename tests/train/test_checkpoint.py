@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 from prvr.manifests.errors import CorruptData, MissingInput
@@ -77,3 +78,9 @@ def test_what_is_not_a_model(tmp_path: Path) -> None:
     save_model(tmp_path, nn.Linear(2, 2), {})
     with pytest.raises(CorruptData):
         load_model(tmp_path, nn.Linear(3, 2))
+
+
+def test_a_model_of_an_earlier_format_is_refused(tmp_path: Path) -> None:
+    save_file({"weight": torch.ones(1)}, tmp_path / "model.safetensors", {"format": "prvr-run/1", "about": "{}"})
+    with pytest.raises(CorruptData, match="format prvr-run/2; train it again"):
+        read_about(tmp_path)

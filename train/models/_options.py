@@ -7,7 +7,7 @@ from prvr.manifests.errors import ConfigurationError
 
 
 def check_ranges(
-    model: str, options: object, *, counts: Iterable[str], rates: Iterable[str], weights: Iterable[str]
+    model: str, options: object, *, counts: Iterable[str], rates: Iterable[str], weights: Iterable[str] = ()
 ) -> None:
     """Raises ConfigurationError: a count below 1, a rate outside of [0, 1), a weight below 0 or infinite.
 

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -38,6 +37,8 @@ from prvr.train.layers import (
     SequenceEncoder,
     initialise,
 )
+from prvr.train.models._options import check_ranges
+from prvr.train.models._similarity import lengths, of_nearest, of_whole
 
 VARIANTS = ("paper",)
 
@@ -78,12 +79,12 @@ class Options:
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
             raise UnknownName("variant of dual-branch", self.variant, VARIANTS)
-        for name in ("hidden", "heads", "feed_forward", "max_words", "max_frames", "clips"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"dual-branch: {name} is {getattr(self, name)}, but must be at least 1")
-        for name in ("input_dropout", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigurationError(f"dual-branch: {name} is {getattr(self, name)}, but must be in [0, 1)")
+        check_ranges(
+            "dual-branch",
+            self,
+            counts=("hidden", "heads", "feed_forward", "max_words", "max_frames", "clips"),
+            rates=("input_dropout", "dropout"),
+        )
         if not 0 <= self.alpha <= 1:
             raise ConfigurationError(f"dual-branch: alpha is {self.alpha}, but must be in [0, 1]")
         if not self.initializer_range >= 0:
@@ -106,12 +107,12 @@ class DualBranchVideo(VideoCode):
     @cached_property
     def moment_lengths(self) -> Tensor:
         """[V, C]."""
-        return _lengths(self.moments)
+        return lengths(self.moments)
 
     @cached_property
     def global_lengths(self) -> Tensor:
         """[V]."""
-        return _lengths(self.global_)
+        return lengths(self.global_)
 
 
 class TransformerLayer(nn.Module):
@@ -208,13 +209,9 @@ class DualBranch(VideoTextModel):
     def _branches(text: TextCode, video: VideoCode) -> dict[str, TrainingBranch]:
         if not isinstance(video, DualBranchVideo):
             raise TypeError(f"dual-branch scores what its encode_video returns, not a {type(video).__name__}")
-        lengths = _lengths(text.sentence)[:, None]
-        whole = text.sentence @ video.global_.T
-        moments = torch.einsum("qd,vcd->qvc", text.sentence, video.moments)
-        best = (moments / video.moment_lengths).amax(-1)
         return {
-            "video": TrainingBranch(whole / video.global_lengths / lengths, whole),
-            "moment": TrainingBranch(best / lengths, moments.amax(-1)),
+            "video": of_whole(text.sentence, video.global_, video.global_lengths),
+            "moment": of_nearest(text.sentence, video.moments, video.moment_lengths),
         }
 
 
@@ -246,9 +243,3 @@ def build(options: Options, *, frame_width: int, word_width: int) -> DualBranch:
     )
     initialise(model, options.initializer_range)
     return model
-
-
-def _lengths(vectors: Tensor) -> Tensor:
-    """Of the last dimension; a vector of zeros has a length that can be divided by."""
-    lengths: Tensor = torch.linalg.vector_norm(vectors, dim=-1)
-    return lengths.clamp_min(1e-12)

@@ -38,6 +38,7 @@ from prvr.train.layers import (
     initialise,
     masked_softmax,
 )
+from prvr.train.models._options import check_ranges
 
 VARIANTS = ("released",)
 _ELEMENTS = 2**23  # of the largest tensors that scoring makes at a time: 32 MiB in float32
@@ -80,12 +81,12 @@ class Options:
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
             raise UnknownName("variant of ms-sl", self.variant, VARIANTS)
-        for name in ("hidden", "heads", "max_words", "max_frames", "clips"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"ms-sl: {name} is {getattr(self, name)}, but must be at least 1")
-        for name in ("input_dropout", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigurationError(f"ms-sl: {name} is {getattr(self, name)}, but must be in [0, 1)")
+        check_ranges(
+            "ms-sl",
+            self,
+            counts=("hidden", "heads", "max_words", "max_frames", "clips"),
+            rates=("input_dropout", "dropout"),
+        )
         for name in ("clip_weight", "frame_weight", "initializer_range"):
             if getattr(self, name) < 0:
                 raise ConfigurationError(f"ms-sl: {name} is {getattr(self, name)}, but must not be negative")
