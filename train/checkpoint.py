@@ -32,6 +32,7 @@ class Position:
         best_epoch, best: the chosen epoch, from 1, and its metrics.
         bad: epochs since.
         stopped: whether training is over.
+        learnt: whether any epoch's scores were better than those of chance.
     """
 
     epoch: int = 0
@@ -40,6 +41,7 @@ class Position:
     best: Mapping[str, float] | None = None
     bad: int = 0
     stopped: bool = False
+    learnt: bool = False
     batch: int = 0
     sums: Mapping[str, float] = field(default_factory=dict)
 

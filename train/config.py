@@ -39,11 +39,30 @@ class Optim:
 
 @dataclass(frozen=True)
 class Loop:
-    """``patience``: training stops when more than so many epochs in a row were no better, as in MS-SL's code.
-    ``save_seconds``: within an epoch, where training stands is written so often."""
+    """How training goes on, and when it stops.
+
+    Args:
+        patience: it stops when more than so many epochs in a row were no better, as in MS-SL's code.
+        save_seconds: within an epoch, where training stands is written so often.
+        accumulate: batches whose gradients are averaged for one optimizer step. Negatives are of one batch, so this is not
+            the loss of a batch so many times as large.
+        chance_epochs: it stops when so many first epochs have ranked no better than chance; 0 never does.
+
+    Raises:
+        ConfigurationError: a value out of its range.
+    """
 
     patience: int = 10
     save_seconds: float = 60.0
+    accumulate: int = 1
+    chance_epochs: int = 10
+
+    def __post_init__(self) -> None:
+        if self.accumulate < 1 or self.patience < 0 or self.chance_epochs < 0:
+            raise ConfigurationError(
+                f"loop: accumulate {self.accumulate} is at least 1, patience {self.patience} and chance_epochs "
+                f"{self.chance_epochs} at least 0"
+            )
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from prvr.manifests.files import written_aside
 from prvr.manifests.split import Query, Video
 from prvr.train.interface import TextCode, VideoTextModel
 from prvr.train.metrics import GROUPS, grouped, median_rank, ranks, recalls, video_ranks
+from prvr.train.ranks import ALONE, World
 
 QUERY_BATCH = 50
 """As in MS-SL's released evaluation."""
@@ -51,8 +52,13 @@ class Ranking:
 
 
 @torch.inference_mode()
-def rank_split(model: VideoTextModel, reader: ShardReader, collate: Collate, device: torch.device) -> Ranking:
-    """Score all queries of a split against all its videos. The model is left in evaluation mode."""
+def rank_split(
+    model: VideoTextModel, reader: ShardReader, collate: Collate, device: torch.device, world: World = ALONE
+) -> Ranking:
+    """Score all queries of a split against all its videos. The model is left in evaluation mode.
+
+    Of several ranks each takes some of the gallery's batches, and all get the same result.
+    """
     model.eval()
     positions = batches(range(len(reader)), model.gallery_batch)
     texts: list[TextCode] = []
@@ -69,12 +75,13 @@ def rank_split(model: VideoTextModel, reader: ShardReader, collate: Collate, dev
             part = slice(first, first + QUERY_BATCH)
             texts.append(model.encode_text(batch.words[part].to(device), batch.word_mask[part].to(device)))
     # A second pass, so that one batch of the gallery is held at a time: its codes are far larger than the queries'.
-    columns: list[Tensor] = []
-    for batch in stream(reader, positions, collate):
+    scores = torch.zeros(len(query_ids), len(reader), device=device)
+    own = positions[world.rank :: world.size]
+    for rows, batch in zip(own, stream(reader, own, collate), strict=True):
         video = model.encode_video(batch.frames.to(device), batch.frame_mask.to(device), batch.clips.to(device))
-        columns.append(torch.cat([model.score(text, video).fused for text in texts]))
+        scores[:, rows] = torch.cat([model.score(text, video).fused for text in texts]).float()
     return Ranking(
-        torch.cat(columns, dim=1).float().cpu(),
+        world.sum(scores).cpu(),
         torch.cat(owners),
         tuple(query_ids),
         reader.index.video_ids,

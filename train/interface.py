@@ -5,9 +5,9 @@ Masks are bool, True = real.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,9 @@ class VideoCode:
         frames: [V, F, D] with ``frame_mask`` [V, F].
         global_: [V, D].
     """
+
+    shared: ClassVar[frozenset[str]] = frozenset()
+    """Names of fields of a subclass that are the model's and not [V, …]."""
 
     moments: Tensor | None
     frames: Tensor | None
@@ -96,7 +99,16 @@ class VideoTextModel(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class Step:
-    """All that an objective may see of one training step. ``epoch`` counts from 0; ``rng`` is a CPU generator."""
+    """All that an objective may see of one training step.
+
+    Args:
+        batch: what this process has read: all of the step, or one rank's part of it.
+        text, video: codes of all queries and videos of the step, on whatever rank they were encoded.
+        scores: of these, by branch.
+        epoch: from 0.
+        rng: a CPU generator, at the same place on every rank.
+        gathered: how this rank's codes became those of all; None for a process alone.
+    """
 
     batch: Batch
     text: TextCode
@@ -104,6 +116,29 @@ class Step:
     scores: Mapping[str, TrainingBranch]
     epoch: int
     rng: torch.Generator
+    gathered: "Gathered | None" = None
+
+    @property
+    def owner(self) -> Tensor:
+        """[Q], the row of each query's video among all videos of the step."""
+        return self.batch.owner if self.gathered is None else self.gathered.owner
+
+    def own(self, of_all: Tensor) -> Tensor:
+        """This rank's videos' rows of a tensor [V, …] that is of all videos of the step."""
+        return of_all if self.gathered is None else of_all[self.gathered.videos]
+
+    def gather(self, video: VideoCode) -> VideoCode:
+        """The codes of all videos of the step, of those that each rank has encoded."""
+        return video if self.gathered is None else self.gathered.gather(video)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A step that several ranks share: ``owner`` [Q] of all, which ``videos`` are this rank's, and how codes are gathered."""
+
+    owner: Tensor
+    videos: slice
+    gather: Callable[[VideoCode], VideoCode]
 
 
 class Objective(nn.Module, ABC):
@@ -113,6 +148,18 @@ class Objective(nn.Module, ABC):
     @abstractmethod
     def terms(self, model: VideoTextModel, step: Step) -> dict[str, Tensor]:
         """Named scalars, weighted as they enter the sum."""
+
+    ranks: bool = False
+    """Whether it has a part in ranking: then it overrides one of the two methods below, and its parameters belong to the
+    chosen model."""
+
+    def encode_text(self, model: VideoTextModel, text: TextCode, words: Tensor, mask: Tensor) -> TextCode:
+        """What it adds to the model's code of ``words`` [Q, W, Ew] with ``mask`` [Q, W], in a subclass of ``TextCode``."""
+        return text
+
+    def replace_branch(self, model: VideoTextModel, text: TextCode, video: VideoCode) -> Mapping[str, TrainingBranch]:
+        """Branches, [Q, V], that take the place of the model's own of the same names: before the losses, and in ranking."""
+        return {}
 
     def forward(self, model: VideoTextModel, step: Step) -> Tensor:
         """The sum of the terms: a scalar."""

@@ -1,7 +1,7 @@
 """The training loop: one for every model and objective; it knows none by name.
 
 Every random number of a step comes from (seed, step) alone, so a run that was killed and continued gives the weights
-of one that was not.
+of one that was not. Under torchrun each rank runs this loop on its share of every batch, and the first one writes.
 """
 
 import json
@@ -9,24 +9,31 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from prvr.datasets.batch import Batch
-from prvr.datasets.plan import batches, epoch_order
+from prvr.datasets.plan import batches, epoch_order, share
 from prvr.datasets.stream import Collate, ShardReader, stream
 from prvr.manifests.errors import PrvrError
 from prvr.manifests.files import write_text
 from prvr.manifests.progress import progress
 from prvr.train.checkpoint import Position, load_state, save_model, save_state
 from prvr.train.config import RunConfig
-from prvr.train.evaluate import rank_split
-from prvr.train.interface import Objective, Step, VideoTextModel
+from prvr.train.evaluate import Ranking, rank_split
+from prvr.train.interface import Objective, VideoTextModel
+from prvr.train.leaks import same_videos
+from prvr.train.metrics import at_chance
+from prvr.train.ranks import ALONE, World
+from prvr.train.retriever import retriever
+from prvr.train.step import TrainingStep
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +44,8 @@ class Trainer:
     Args:
         run: folder of the run; a state there is continued.
         about: what travels with the chosen model.
+        check_leaks: whether videos of ``train`` and ``select`` are compared before the first step.
+        world: of several processes, each with its own of everything here.
     """
 
     def __init__(
@@ -51,94 +60,129 @@ class Trainer:
         select: ShardReader,
         device: torch.device,
         about: Mapping[str, Any],
+        check_leaks: bool = False,
+        world: World = ALONE,
     ) -> None:
         self.run = run
         self.config = config
-        self.model = model
-        self.objectives = torch.nn.ModuleDict(objectives)
+        self.retriever = retriever(model, objectives)
+        self.modules = {"model": model, "objectives": nn.ModuleDict(objectives)}
         self.optimizer = optimizer
         self.train = train
         self.select = select
         self.device = device
         self.about = about
+        self.check_leaks = check_leaks
+        self.world = world
         self.collate = Collate(normalise=config.data.normalise, max_words=config.data.max_words)
+        step = TrainingStep(retriever=self.retriever, base=model, objectives=objectives, world=world)
+        self.step = step if world.size == 1 else DistributedDataParallel(step, broadcast_buffers=False)
 
     def fit(self) -> Position:
         """Train to the end; gives the final position.
 
         Raises:
-            PrvrError: a loss that is not a number.
+            PrvrError: a loss that is not a number; epochs whose scores are those of chance; videos of the reported split
+                that are trained on.
         """
-        modules = {"model": self.model, "objectives": self.objectives}
-        save = partial(save_state, self.run, modules, self.optimizer)
-        position = load_state(self.run, modules, self.optimizer)
+        position = load_state(self.run, self.modules, self.optimizer)
+        self.world.wait()
         if position.step:
             _log.info("%s: continuing after epoch %d, batch %d", self.run, position.epoch, position.batch)
-        with _Log(self.run, position.epoch) as log:
+        elif self.check_leaks and self.world.first:
+            self._refuse_leaks()
+        save: Callable[[Position], None] = partial(save_state, self.run, self.modules, self.optimizer)
+        if not self.world.first:
+            save = _nothing
+        with _Log(self.run, position.epoch) if self.world.first else nullcontext() as log:
             while position.epoch < self.config.epochs and not position.stopped:
+                self._refuse_chance(position)
                 position = self._epoch(position, log, save)
+        self.world.wait()
         return position
 
-    def _epoch(self, position: Position, log: "_Log", save: Callable[[Position], None]) -> Position:
+    def _epoch(self, position: Position, log: "_Log | None", save: Callable[[Position], None]) -> Position:
         started = saved = time.monotonic()
-        self.model.train()
-        order = epoch_order(self.train.shard_sizes(), seed=self.config.seed, epoch=position.epoch)
-        plan = batches(order, self.config.batch_size)
-        rest = plan[position.batch :]
+        self.step.train()
+        plan = self._plan(position.epoch)
+        rest = [share(batch, rank=self.world.rank, world=self.world.size) for batch in plan[position.batch :]]
         for batch in progress(stream(self.train, rest, self.collate), f"epoch {position.epoch + 1}", len(rest)):
-            position = self._trained(batch, position)
-            if time.monotonic() - saved > self.config.loop.save_seconds:
+            first = position.batch - position.batch % self.config.loop.accumulate
+            parts = min(self.config.loop.accumulate, len(plan) - first)
+            position = self._batch(batch.to(self.device), position, position.batch - first, parts)
+            if position.batch == first + parts and time.monotonic() - saved > self.config.loop.save_seconds:
                 save(position)
                 saved = time.monotonic()
         terms = {term: value / len(plan) for term, value in position.sums.items()}
-        metrics = rank_split(self.model, self.select, self.collate, self.device).metrics()
-        position = self._judge(replace(position, epoch=position.epoch + 1, batch=0, sums={}), metrics)
-        log.write(position, terms, metrics, self.optimizer.param_groups[0]["lr"], time.monotonic() - started)
+        ranking = rank_split(self.retriever, self.select, self.collate, self.device, self.world)
+        position = self._judge(replace(position, epoch=position.epoch + 1, batch=0, sums={}), ranking)
+        if log:
+            rate = self.optimizer.param_groups[0]["rate"]
+            log.write(position, terms, ranking.metrics(), rate, time.monotonic() - started)
         # Last: what a killed run logged after it is written again.
         save(position)
         return position
 
-    def _trained(self, batch: Batch, position: Position) -> Position:
-        """Where training stands after one more batch; one without queries has nothing to teach."""
-        sums = dict(position.sums)
-        if len(batch.owner):
-            for term, value in self._step(batch.to(self.device), position).items():
-                sums[term] = sums.get(term, 0.0) + value
-            position = replace(position, step=position.step + 1)
-        return replace(position, batch=position.batch + 1, sums=sums)
+    def _plan(self, epoch: int) -> list[list[int]]:
+        """The batches of an epoch; those without queries have nothing to teach."""
+        order = epoch_order(self.train.shard_sizes(), seed=self.config.seed, epoch=epoch)
+        plan = batches(order, self.config.batch_size)
+        return [rows for rows in plan if any(self.train.member(row).queries for row in rows)]
 
-    def _step(self, batch: Batch, position: Position) -> dict[str, float]:
-        seed = (self.config.seed << 32) + position.step
-        torch.manual_seed(seed)
+    def _batch(self, batch: Batch, position: Position, part: int, parts: int) -> Position:
+        """Where training stands after one more batch, the ``part``-th of the ``parts`` of an optimizer step."""
+        last = part == parts - 1
+        seed = (self.config.seed << 32) + position.step * self.config.loop.accumulate + part
+        torch.manual_seed(seed + (self.world.rank << 24))  # ranks have other videos, and so other dropout
         rng = torch.Generator().manual_seed(seed)
-        autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
-        with autocast:
-            text = self.model.encode_text(batch.words, batch.word_mask)
-            video = self.model.encode_video(batch.frames, batch.frame_mask, batch.clips)
-            scores = self.model.training_scores(text, video, batch.owner)
-            step = Step(batch, text, video, scores, position.epoch, rng)
-            terms: dict[str, Tensor] = {}
-            for objective in self.objectives.values():
-                assert isinstance(objective, Objective)
-                terms |= objective.terms(self.model, step)
-            loss = torch.stack(list(terms.values())).sum()
-        if not math.isfinite(loss.item()):
-            values = {name: term.item() for name, term in terms.items()}
-            raise PrvrError(
-                f"step {position.step}: the loss is {loss.item()}, of {values}; what was saved is of before"
-            )
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        return {"loss": loss.item(), **{name: term.item() for name, term in terms.items()}}
+        alone = last or not isinstance(self.step, DistributedDataParallel)
+        with nullcontext() if alone else self.step.no_sync():  # type: ignore[operator]
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
+                terms: dict[str, Tensor] = self.step(batch, position.epoch, rng)
+                loss = torch.stack(list(terms.values())).sum()
+            values = {"loss": loss.item(), **{name: term.item() for name, term in terms.items()}}
+            if not math.isfinite(values["loss"]):
+                raise PrvrError(
+                    f"step {position.step}: the loss is not a number: {values}; what was saved is of before"
+                )
+            (loss / parts).backward()  # type: ignore[no-untyped-call]
+        if last:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        sums = {name: position.sums.get(name, 0.0) + value for name, value in values.items()}
+        return replace(position, batch=position.batch + 1, step=position.step + last, sums=sums)
 
-    def _judge(self, position: Position, metrics: Mapping[str, float]) -> Position:
+    def _judge(self, position: Position, ranking: Ranking) -> Position:
         """Save the model where it is the best so far; say when to stop."""
+        metrics = ranking.metrics()
+        learnt = position.learnt or not at_chance(ranking.ranks(), ranking.scores.shape[1])
         if position.best is None or metrics["SumR"] > position.best["SumR"]:
-            save_model(self.run, self.model, {**self.about, "epoch": position.epoch})
-            return replace(position, best_epoch=position.epoch, best=dict(metrics), bad=0)
+            if self.world.first:
+                save_model(self.run, self.retriever, {**self.about, "epoch": position.epoch})
+            return replace(position, best_epoch=position.epoch, best=metrics, bad=0, learnt=learnt)
         bad = position.bad + 1
-        return replace(position, bad=bad, stopped=bad > self.config.loop.patience)
+        return replace(position, bad=bad, stopped=bad > self.config.loop.patience, learnt=learnt)
+
+    def _refuse_chance(self, position: Position) -> None:
+        limit = self.config.loop.chance_epochs
+        if limit and position.epoch >= limit and not position.learnt and position.best:
+            raise PrvrError(
+                f"after {position.epoch} epochs the scores are still those of chance (best SumR "
+                f"{position.best['SumR']:.1f}): do features and captions belong together, is the learning rate too "
+                "high or the warm-up too short? --set loop.chance_epochs=0 trains on"
+            )
+
+    def _refuse_leaks(self) -> None:
+        if pairs := same_videos(self.train, self.select):
+            one, other = pairs[0]
+            raise PrvrError(
+                f"{len(pairs)} videos of {self.select.index.split} are in train under another name, the first "
+                f"{other!r} as {one!r}: their features are the same; --allow-overlap trains all the same"
+            )
+
+
+def _nothing(_: Position) -> None:
+    """What a rank that is not the first saves."""
 
 
 class _Log:

@@ -4,6 +4,7 @@ A rank is 1 + how many others score at least as high as the right one: ties coun
 same of every video is last and not first. The released codes sort, and leave ties to the sorting.
 """
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -70,6 +71,17 @@ def chance(videos: int) -> dict[str, float]:
     """What a random order of so many videos reaches in the mean."""
     found = {f"R@{cut}": min(cut, videos) / videos * 100 for cut in CUTS}
     return found | {"SumR": sum(found.values())}
+
+
+def at_chance(ranks: Tensor, videos: int) -> bool:
+    """Whether ``ranks`` [Q] among so many ``videos`` are as high as those of random scores, or higher.
+
+    Of those, rank / videos is 1/2 in the mean, and the mean of Q strays from it by 1 / sqrt(12 Q); better than chance is what
+    lies three times as far below. Of one video, or of fewer than 100 queries, it says False: too few to tell.
+    """
+    if videos == 1 or len(ranks) < 100:
+        return False
+    return ((ranks.double() - 0.5) / videos).mean().item() >= 0.5 - 3 / math.sqrt(12 * len(ranks))
 
 
 def table(rows: Mapping[str, Mapping[str, float]]) -> str:

@@ -71,7 +71,7 @@ class BertAdam(Optimizer):
         if total_steps < 1 or not 0 <= warmup < 1 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"out of range: total_steps {total_steps}, warmup {warmup} or betas {betas}")
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        defaults |= {"max_grad_norm": max_grad_norm, "total_steps": total_steps, "warmup": warmup}
+        defaults |= {"max_grad_norm": max_grad_norm, "total_steps": total_steps, "warmup": warmup, "rate": 0.0}
         super().__init__(params, defaults)
 
     @overload
@@ -98,6 +98,7 @@ class BertAdam(Optimizer):
         (beta1, beta2), lr = group["betas"], group["lr"]
         rates = [lr * warmup_linear(s["step"] / group["total_steps"], group["warmup"]) for s in states]
 
+        group["rate"] = rates[0]  # for whoever logs it
         gradients = _clipped([p.grad for p in parameters if p.grad is not None], group["max_grad_norm"])
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
@@ -143,7 +144,7 @@ class AdamW(torch.optim.AdamW):
         """One step, at the rate that the schedule has after the steps done."""
         done = max((int(state["step"]) for state in self.state.values()), default=0)
         for group in self.param_groups:
-            group["lr"] = self._top * warmup_linear(done / self._total_steps, self._warmup)
+            group["lr"] = group["rate"] = self._top * warmup_linear(done / self._total_steps, self._warmup)
         return super().step(closure)
 
 

@@ -1,6 +1,7 @@
 """A run: from configuration and shards to a trained model, and from a run's folder back to its model."""
 
 import logging
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from prvr.train.interface import Objective, VideoTextModel
 from prvr.train.loop import Trainer
 from prvr.train.metrics import chance
 from prvr.train.optim import OPTIMISERS, decay_groups
+from prvr.train.ranks import join
+from prvr.train.retriever import retriever
 
 _IDENTITY = ("backbone", "recipe_digest", "weights_sha256", "dim")
 _STREAMS = ("video", "text")
@@ -64,14 +67,21 @@ def make_objectives(config: RunConfig, model: VideoTextModel) -> dict[str, Objec
     return made
 
 
+def make_retriever(config: RunConfig, *, frame_width: int, word_width: int) -> VideoTextModel:
+    """What a run ranks with: its model, and the objectives that have a part in ranking. Raises as the two above."""
+    model = make_model(config, frame_width=frame_width, word_width=word_width)
+    return retriever(model, make_objectives(config, model))
+
+
 def train(
     config: RunConfig, shards: Path | str, run: Path, *, device: str, allow_overlap: bool, overwrite: bool
 ) -> Trained:
-    """Train to the end, or go on where a run stopped.
+    """Train to the end, or go on where a run stopped; under torchrun, as one of its ranks.
 
     Raises:
         ConfigurationError: a split without shards, a video in train and in the reported split, a run of another
             configuration or of other shards in ``run``.
+        PrvrError: as ``Trainer.fit``.
     """
     with ShardReader(shards, "train") as training, ShardReader(shards, selection_split(config, shards)) as selecting:
         split = selecting.index.split
@@ -83,7 +93,8 @@ def train(
             )
         if not training.index.queries or not selecting.index.queries:
             raise MissingInput(f"{shards}: a split without queries cannot be trained or selected on")
-        target = _device_for(device, config.precision)
+        world, target = join(device)
+        _check_precision(config.precision, target)
         if config.threads:
             torch.set_num_threads(config.threads)
         index = training.index
@@ -99,13 +110,15 @@ def train(
             "selected_on": split,
             "overlap": len(overlap),
         }
-        if overwrite and run.exists():
-            shutil.rmtree(run)
-        _claim(run, config, about)
+        if world.first:
+            if overwrite and run.exists():
+                shutil.rmtree(run)
+            _claim(run, config, about)
+        world.wait()
         model.to(target)
         for objective in made.values():
             objective.to(target)
-        per_epoch = -(-len(training) // config.batch_size)
+        per_epoch = math.ceil(math.ceil(len(training) / config.batch_size) / config.loop.accumulate)
         optimizer = OPTIMISERS[config.optim.name](
             decay_groups(torch.nn.ModuleList([model, *made.values()]), config.optim.weight_decay),
             lr=config.lr,
@@ -114,11 +127,12 @@ def train(
         )
         trainer = Trainer(
             run=run, config=config, model=model, objectives=made, optimizer=optimizer,
-            train=training, select=selecting, device=target, about=about,
+            train=training, select=selecting, device=target, about=about, check_leaks=not allow_overlap, world=world,
         )  # fmt: skip
         position = trainer.fit()
     metrics = dict(position.best or {})
-    record(run, split, {"t2v": metrics}, selecting.index, about)
+    if world.first:
+        record(run, split, {"t2v": metrics}, selecting.index, about)
     return Trained(position.epoch, split, position.best_epoch, metrics, coverage(selecting.index))
 
 
@@ -135,9 +149,10 @@ def evaluate(run: Path, shards: Path | str, split: str, *, device: str) -> tuple
         if not reader.index.queries:
             raise MissingInput(f"{shards}: split {split} has no queries to rank; it is a gallery to be searched")
         same_features(about["features"], reader.index, str(run))
-        model = make_model(config, frame_width=reader.index.frame_width, word_width=reader.index.word_width)
+        model = make_retriever(config, frame_width=reader.index.frame_width, word_width=reader.index.word_width)
         load_model(run, model)
-        target = _device_for(device, config.precision)
+        target = pick_device(device)
+        _check_precision(config.precision, target)
         collate = Collate(normalise=config.data.normalise, max_words=config.data.max_words)
         ranking = rank_split(model.to(target), reader, collate, target)
         result = record(run, split, ranking.report(), reader.index, about)
@@ -151,11 +166,9 @@ def selection_split(config: RunConfig, shards: Path | str) -> str:
     return "dev" if Index.exists(shards, "dev") else "test"
 
 
-def _device_for(name: str, precision: str) -> torch.device:
-    device = pick_device(name)
+def _check_precision(precision: str, device: torch.device) -> None:
     if precision == "bf16" and device.type == "cpu":
         raise ConfigurationError("--precision bf16 is for a GPU; on a CPU take fp32")
-    return device
 
 
 def record(run: Path, split: str, metrics: Mapping[str, Any], index: Index, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def _weights(path: Path, config: RunConfig | None, findings: list[Finding]) -> d
     """Whether every number is finite, and whether the configuration's model takes them."""
     # Imports torch, which nothing else here needs.
     from prvr.train.checkpoint import load_model, read_about
-    from prvr.train.run import make_model
+    from prvr.train.run import make_retriever
 
     count, bad = 0, []
     try:
@@ -125,7 +125,7 @@ def _weights(path: Path, config: RunConfig | None, findings: list[Finding]) -> d
         findings += random_weights(specs)
         if config:
             widths = [sum(spec["dim"] for spec in features[stream]) for stream in ("video", "text")]
-            load_model(path, make_model(config, frame_width=widths[0], word_width=widths[1]))
+            load_model(path, make_retriever(config, frame_width=widths[0], word_width=widths[1]))
     if about.get("overlap"):
         findings += notes([f"{about['overlap']:,} videos stood in train and in the split that chose the epoch"])
     return facts

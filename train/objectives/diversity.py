@@ -102,7 +102,7 @@ def build(options: Options, model: VideoTextModel) -> Diversity:
             options.query
             * query_diversity(
                 step.text.sentence,
-                step.batch.owner,
+                step.owner,
                 margin=options.query_margin,
                 scale=options.query_scale,
                 focus=focus,
@@ -111,7 +111,7 @@ def build(options: Options, model: VideoTextModel) -> Diversity:
     if options.matching:
         _codes.require("diversity", "moments", model, "its matching is of queries and clips")
         parts["matching"] = lambda step: (
-            options.matching * optimal_matching(step.text.sentence, _codes.moments(step.video), step.batch.owner)
+            options.matching * optimal_matching(step.text.sentence, _codes.moments(step.video), step.owner)
         )
     if options.spans:
         _codes.require("diversity", "spans", model, "its moment diversity is about the spans that a model proposes")
@@ -124,8 +124,8 @@ def build(options: Options, model: VideoTextModel) -> Diversity:
             options.relevance
             * relevance(
                 step.text.sentence,
-                _spans(step.video).span_features[step.batch.owner],
-                _spans(step.video).global_[step.batch.owner],
+                _spans(step.video).span_features[step.owner],
+                _spans(step.video).global_[step.owner],
                 margin=options.relevance_margin,
             )
         )

@@ -71,7 +71,7 @@ class Ice(Objective):
         with torch.no_grad():  # choosing needs no graph, and the chosen are few
             similarity = functional.normalize(sentences, dim=-1) @ functional.normalize(moments, dim=-1).T
             video = torch.arange(videos, device=moments.device).repeat_interleave(clips)
-            similarity.masked_fill_(step.batch.owner[:, None] == video, -1)
+            similarity.masked_fill_(step.owner[:, None] == video, -1)
             queries, chosen = correlated(similarity, self.threshold)
         return {"ice": self.weight * self.contrast.of_pairs(sentences[queries], moments[chosen], step)}
 

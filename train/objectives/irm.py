@@ -82,7 +82,7 @@ class Irm(Objective):
 
     def terms(self, model: VideoTextModel, step: Step) -> dict[str, Tensor]:
         """One or two weighted scalars."""
-        moments, query, owner = _codes.moments(step.video), step.text.sentence, step.batch.owner
+        moments, query, owner = _codes.moments(step.video), step.text.sentence, step.owner
         whole = (moments.mean(1) if step.video.global_ is None else step.video.global_)[owner]
         key = moments[owner, key_moments(query, moments, owner)]
         by_video, by_query = self.bridge(whole - key), self.bridge(whole - query)

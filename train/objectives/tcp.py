@@ -84,15 +84,13 @@ class Tcp(Objective):
 
     def terms(self, model: VideoTextModel, step: Step) -> dict[str, Tensor]:
         """A weighted scalar for each branch. Draws V F numbers for the frames, then V C for the moments."""
-        batch = step.batch
-        inputs = {"frames": batch.frames, "moments": batch.clips}
-        whole = torch.ones(batch.clips.shape[:2], dtype=torch.bool, device=batch.clips.device)
-        masks = {"frames": batch.frame_mask, "moments": whole}
-        orders = {name: shuffled_order(masks[name], self.shuffle, step.rng) for name in self.classifiers}
-        videos = torch.arange(len(batch.frames), device=batch.frames.device)[:, None]
+        videos = torch.arange(len(step.batch.frames), device=step.batch.frames.device)[:, None]
+        inputs = {"frames": step.batch.frames, "moments": step.batch.clips}
+        masks = {name: _mask(name, step) for name in self.classifiers}
+        orders = {name: shuffled_order(mask, self.shuffle, step.rng) for name, mask in masks.items()}
         for name, order in orders.items():
-            inputs[name] = inputs[name][videos, order]
-        again = model.encode_video(inputs["frames"], batch.frame_mask, inputs["moments"])
+            inputs[name] = inputs[name][videos, step.own(order)]
+        again = step.gather(model.encode_video(inputs["frames"], step.batch.frame_mask, inputs["moments"]))
         return {
             f"tcp_{name}": self.weight * self._branch(name, step.video, again, masks[name], order)
             for name, order in orders.items()
@@ -127,6 +125,13 @@ def build(options: Options, model: VideoTextModel) -> Tcp:
     tcp = Tcp(classifiers=classifiers, weight=options.weight, shuffle=options.shuffle)
     initialise(tcp, options.initializer_range)
     return tcp
+
+
+def _mask(branch: str, step: Step) -> Tensor:
+    """[V, L], which places of a branch are real."""
+    codes = BRANCHES[branch](step.video)
+    mask = step.video.frame_mask if branch == "frames" else None
+    return codes.new_ones(codes.shape[:2], dtype=torch.bool) if mask is None else mask
 
 
 def group_labels(mask: Tensor, groups: int) -> Tensor:
