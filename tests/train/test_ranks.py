@@ -164,15 +164,23 @@ def test_killed_in_an_epoch_it_goes_on_with_another_number_of_ranks(
             torch.testing.assert_close(theirs[key], value, rtol=1e-3, atol=1e-4)
 
 
-def test_one_rank_answers_and_writes(world: Any, tmp_path: Path) -> None:
+def test_one_rank_answers_and_its_log_is_that_of_one_process(world: Any, invoke: Any, tmp_path: Path) -> None:
+    """Batches of 5, 5 and 2 videos; the gradients of two make a step."""
+    settings = ("ms-sl.hidden=16", "ms-sl.dropout=0", "ms-sl.input_dropout=0", "loop.accumulate=2")
+    words = ["--shards", world.data, "--epochs", 2, "--batch-size", 5, "--threads", 1, "--json"]
+    words += [word for setting in settings for word in ("--set", setting)]
     script = Path(sys.executable).parent / "prvr-train"
-    words = ("--shards", world.data, "--out", tmp_path / "run", "--epochs", 2, "--batch-size", 5, "--json")
-    done = torchrun(2, "--no-python", script, *words, "--set", "ms-sl.hidden=16")
+    done = torchrun(2, "--no-python", script, *words, "--out", tmp_path / "two")
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert json.loads(line)["epochs"] == 2
-    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [(entry["epoch"], entry["step"]) for entry in log] == [(1, 3), (2, 6)]
+    assert invoke(cli.main, *words, "--out", tmp_path / "one").exit_code == 0
+    logs = [(tmp_path / one / "log.jsonl").read_text(encoding="utf-8").splitlines() for one in ("one", "two")]
+    for one, two in zip(*logs, strict=True):
+        ours, theirs = json.loads(one), json.loads(two)
+        assert (ours["epoch"], ours["step"], ours["metrics"]) == (theirs["epoch"], theirs["step"], theirs["metrics"])
+        assert theirs["terms"] == pytest.approx(ours["terms"], rel=1e-4)
+    assert theirs["step"] == 4
 
 
 if __name__ == "__main__":
