@@ -72,18 +72,21 @@ def join(device: str) -> tuple[World, torch.device]:
 def evened(batch: Batch, world: World) -> tuple[Batch, Tensor]:
     """This rank's share, padded as the whole batch would be, and the sizes [ranks, 4] of all shares: V, Q, F, W.
 
-    A released model may score a video by the length that it is padded to, and codes of one length can be gathered.
+    A released model may score a video by the length that it is padded to, and codes of one length can be gathered. A rank
+    without a video, or without a query, gets one of zeros, which ``gather`` leaves out: so no model meets an empty batch,
+    and every parameter a gradient.
     """
     own = torch.tensor([[*batch.frame_mask.shape, *batch.word_mask.shape]], device=batch.owner.device)
     sizes = torch.cat(_all(own))[:, [0, 2, 1, 3]].cpu()
     frames, words = (int(most) for most in sizes[:, 2:].amax(0))
-    extra = frames - batch.frames.shape[1], words - batch.words.shape[1]
-    padded = replace(
-        batch,
-        frames=functional.pad(batch.frames, (0, 0, 0, extra[0])),
-        frame_mask=functional.pad(batch.frame_mask, (0, extra[0])),
-        words=functional.pad(batch.words, (0, 0, 0, extra[1])),
-        word_mask=functional.pad(batch.word_mask, (0, extra[1])),
+    videos, queries = (max(1, len(rows)) for rows in (batch.frames, batch.words))
+    padded = Batch(
+        frames=_padded(batch.frames, videos, frames),
+        frame_mask=_padded(batch.frame_mask, videos, frames),
+        clips=_padded(batch.clips, videos, batch.clips.shape[1]),
+        words=_padded(batch.words, queries, words),
+        word_mask=_padded(batch.word_mask, queries, words),
+        owner=functional.pad(batch.owner, (0, queries - len(batch.owner))),
     )
     return padded, sizes
 
@@ -99,22 +102,37 @@ def gather(
     """
     videos, queries = sizes[:, 0].tolist(), sizes[:, 1].tolist()
     first = sum(videos[: world.rank])
-    owner = _rows(batch.owner + first, queries)
-    here = slice(first, first + videos[world.rank])
-    return _code(text, queries), _code(video, videos), Gathered(owner, here, lambda code: _code(code, videos))
+    owner = _rows(batch.owner + first, queries, world.rank)
+    place = min(first, sum(videos) - 1)  # of a rank without a video: any one
+    here = slice(place, place + max(1, videos[world.rank]))
+    rank = world.rank
+    return (
+        _code(text, queries, rank),
+        _code(video, videos, rank),
+        Gathered(owner, here, lambda code: _code(code, videos, rank)),
+    )
 
 
-def _code[Code: (TextCode, VideoCode)](code: Code, counts: list[int]) -> Code:
+def _code[Code: (TextCode, VideoCode)](code: Code, counts: list[int], rank: int) -> Code:
     """A code of all ranks' rows; what is not of rows, and the same on all ranks, stays."""
     shared = code.shared if isinstance(code, VideoCode) else frozenset()
     values = {field.name: getattr(code, field.name) for field in fields(code) if field.name not in shared}
-    return replace(code, **{name: _rows(rows, counts) for name, rows in values.items() if isinstance(rows, Tensor)})
+    return replace(
+        code, **{name: _rows(rows, counts, rank) for name, rows in values.items() if isinstance(rows, Tensor)}
+    )
 
 
-def _rows(own: Tensor, counts: list[int]) -> Tensor:
+def _rows(own: Tensor, counts: list[int], rank: int) -> Tensor:
     """``counts[r]`` rows of each rank r, one after another; a gradient finds its way back."""
-    padded = functional.pad(own, (0, 0) * (own.dim() - 1) + (0, max(counts) - len(own)))
+    most = max(counts)
+    padded = functional.pad(own[: counts[rank]], (0, 0) * (own.dim() - 1) + (0, most - counts[rank]))
     return torch.cat([part[:count] for part, count in zip(_all(padded), counts, strict=True)])
+
+
+def _padded(rows: Tensor, count: int, length: int) -> Tensor:
+    """[N, L, …] to [count, length, …], with zeros."""
+    widths = (0, 0) * (rows.dim() - 2)
+    return functional.pad(rows, (*widths, 0, length - rows.shape[1], 0, count - rows.shape[0]))
 
 
 def _all(own: Tensor) -> tuple[Tensor, ...]:

@@ -26,7 +26,12 @@ from prvr.train.run import make_model, make_objectives
 from prvr.train.step import TrainingStep
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-NAMES = [f"{base}+ice+irm+tcp" for base in models.names()]
+CASES: dict[str, dict[str, Any]] = {
+    **{f"{base}+ice+irm+tcp": {} for base in models.names()},
+    "gmmformer-v2+ral": {},
+    "ms-sl": {"variant": "paper", "encoder": "gru"},
+}
+"""Names of runs, and settings of their models."""
 WIDTH, CLIPS = 12, 32
 LOUD: dict[str, dict[str, Any]] = {"ice": {"threshold": -1.0, "contrast": {"margin": 2.0}}}
 """Settings under which something is to be learnt from random weights."""
@@ -37,7 +42,7 @@ BATCHES = {"whole": ((9, 30, 1, 17, 5, 12, 3), (2, 5, 1, 4, 3)), "of one": ((6,)
 def tables(name: str) -> dict[str, Any]:
     """Settings of a run of this name."""
     base, *added = name.split("+")
-    return {"model": name, base: {"hidden": 32}, **{each: LOUD[each] for each in added if each in LOUD}}
+    return {"model": name, base: {"hidden": 32} | CASES[name], **{each: LOUD[each] for each in added if each in LOUD}}
 
 
 def gradients(name: str, kind: str, world: World) -> dict[str, Tensor]:
@@ -102,13 +107,13 @@ def torchrun(ranks: int, *words: Any) -> subprocess.CompletedProcess[str]:
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
     """How many, and the folder of what they found."""
     folder = tmp_path_factory.mktemp("ranks")
-    done = torchrun(request.param, __file__, folder, *NAMES)
+    done = torchrun(request.param, __file__, folder, *CASES)
     assert done.returncode == 0, done.stderr
     return request.param, folder
 
 
 @pytest.mark.parametrize("kind", BATCHES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 def test_loss_and_gradients_are_those_of_one_process(name: str, kind: str, ranks: tuple[int, Path]) -> None:
     """In a batch of one video, the other ranks have nothing of their own."""
     expected = gradients(name, kind, ALONE)
