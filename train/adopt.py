@@ -1,7 +1,8 @@
 """``prvr-adopt``: the authors' checkpoint becomes a run, which ``prvr-eval`` ranks with as their code did.
 
-Two forms are known: MS-SL's ``model.ckpt`` with ``model`` and ``model_cfg``, whose branch weights stand in ``opt.json``
-beside it; and the ``best.ckpt`` of GMMFormer and of what was built on its code, with ``state_dict`` and ``config``.
+A model alone, or one that was released with an objective: ``gmmformer-v2+ral``. Two forms are known: MS-SL's ``model.ckpt``
+with ``model`` and ``model_cfg``, whose branch weights stand in ``opt.json`` beside it; and the ``best.ckpt`` of GMMFormer and
+of what was built on its code, with ``state_dict`` and ``config``.
 """
 
 import logging
@@ -13,16 +14,17 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from prvr.datasets.index import Index
 from prvr.manifests.errors import ConfigurationError, CorruptData
 from prvr.manifests.files import read_json, sha256_of, write_text
 from prvr.manifests.settings import Settings, merged
-from prvr.train import models, pickles
+from prvr.train import models, objectives, pickles
 from prvr.train.checkpoint import save_model
 from prvr.train.config import RunConfig, from_tables
-from prvr.train.run import UNKNOWN, card, features_of, make_model, same_features
+from prvr.train.retriever import Retriever
+from prvr.train.run import UNKNOWN, card, features_of, make_retriever, same_features
 
 _OPTIONS = {
     "hidden_size": "hidden",
@@ -88,7 +90,7 @@ class Adopted:
 def adopt(
     checkpoint: Path, name: str, run: Path, *, shards: Path | str | None, settings: Settings, overwrite: bool
 ) -> Adopted:
-    """Make a run of a released checkpoint of the model ``name``.
+    """Make a run of a released checkpoint of the model ``name``, which may be one with an objective.
 
     Args:
         shards: the run remembers their features and refuses others; None where only widths are known.
@@ -97,26 +99,33 @@ def adopt(
     Raises:
         MissingInput: no checkpoint, or no shards.
         CorruptData: it is not whole, or holds what is neither weights nor configuration.
-        UnknownName: no such model.
+        UnknownName: no such model, or objective.
         ConfigurationError: the checkpoint is of another model or does not say all that the model needs; the shards have
             other widths; the run exists.
     """
-    module = models.load(name)
-    if not hasattr(module, "from_released"):
+    base, *added = name.split("+")
+    module = models.load(base)
+    for objective in added:
+        objectives.load(objective)
+    if name not in _adoptable():
         raise ConfigurationError(f"{name}: its authors released no checkpoint; adopted are {', '.join(_adoptable())}")
     _free(run, overwrite=overwrite)
     released = read_released(checkpoint)
-    state = _renamed(name, module, released.state, checkpoint)
+    states = _renamed(name, released.state, checkpoint)
     config = _configuration(name, module, released.settings, settings, checkpoint)
     widths = _widths(released.settings, checkpoint)
     try:
         with torch.device("meta"):  # Shapes alone: a configuration that is a lie takes no memory.
-            model = make_model(config, frame_width=widths["video"], word_width=widths["text"])
+            model = make_retriever(config, frame_width=widths["video"], word_width=widths["text"])
     except (RuntimeError, TypeError):
-        sizes = ", ".join(f"{key} {value}" for key, value in config.modules[name].items())
+        sizes = ", ".join(f"{key} {value}" for key, value in config.modules[base].items())
         raise ConfigurationError(f"{checkpoint}: no model has the sizes of its configuration: {sizes}") from None
-    _fitting(state, model.state_dict(), checkpoint)
-    model.load_state_dict({key: tensor.float() for key, tensor in state.items()}, assign=True)
+    parts: dict[str, nn.Module] = {base: model}
+    if isinstance(model, Retriever):
+        parts = {base: model.model, **model.objectives}
+    for part, state in states.items():
+        _fitting(state, parts[part].state_dict(), checkpoint)
+        parts[part].load_state_dict({key: tensor.float() for key, tensor in state.items()}, assign=True)
 
     features = {stream: [_unknown(stream, width)] for stream, width in widths.items()} | {"pooling": "published"}
     dataset, subset = next((str(released.settings[key]) for key in _NAMES if key in released.settings), UNKNOWN), ""
@@ -137,7 +146,8 @@ def adopt(
     config.write(run / "config.toml")
     write_text(run / "card.md", card(about, {}))
     save_model(run, model, about)
-    return Adopted(run, name, sum(tensor.numel() for tensor in state.values()), widths, released.epoch)
+    count = sum(tensor.numel() for state in states.values() for tensor in state.values())
+    return Adopted(run, name, count, widths, released.epoch)
 
 
 def read_released(checkpoint: Path) -> Released:
@@ -172,20 +182,24 @@ def read_released(checkpoint: Path) -> Released:
 def _configuration(
     name: str, module: ModuleType, theirs: Mapping[str, Any], settings: Settings, checkpoint: Path
 ) -> RunConfig:
-    """``theirs`` in our names, under ``settings``; raises ConfigurationError where an option of the model is not told."""
+    """``theirs`` in our names, under ``settings``; raises ConfigurationError where an option of the model is not told.
+
+    Objectives have the settings of their released code, which are not in its configuration.
+    """
+    base = name.split("+")[0]
     wanted = {key: ours for key, ours in _OPTIONS.items() if ours in module.Options.__dataclass_fields__}
-    options = {ours: theirs[key] for key, ours in wanted.items() if key in theirs} | settings.get(name, {})
+    options = {ours: theirs[key] for key, ours in wanted.items() if key in theirs} | settings.get(base, {})
     absent = {key: ours for key, ours in wanted.items() if ours not in options}
     if absent:
         raise ConfigurationError(
             f"{checkpoint}: its configuration does not tell {', '.join(absent)}; MS-SL's {_BESIDE} does, put it beside "
-            f"the checkpoint, or give --set {name}.{next(iter(absent.values()))}=… and the like"
+            f"the checkpoint, or give --set {base}.{next(iter(absent.values()))}=… and the like"
         )
     used = {*wanted, *_NAMES, "seed", *(key for keys in _WIDTHS.values() for key in keys)}
     unused = sorted(str(key) for key in theirs if key not in used)
     _log.debug("%s: of its configuration not used: %s", checkpoint, ", ".join(unused) or "nothing")
-    data = {"normalise": name not in _AS_STORED, "max_words": options["max_words"]}
-    tables: Settings = {"model": name, "data": data, name: options}
+    data = {"normalise": base not in _AS_STORED, "max_words": options["max_words"]}
+    tables: Settings = {"model": name, "data": data, base: options}
     if "seed" in theirs:
         tables["seed"] = theirs["seed"]
     return from_tables(merged(tables, settings))
@@ -201,10 +215,10 @@ def _widths(theirs: Mapping[str, Any], checkpoint: Path) -> dict[str, int]:
     return widths
 
 
-def _renamed(name: str, module: ModuleType, state: Mapping[str, Tensor], checkpoint: Path) -> dict[str, Tensor]:
-    """The weights under our names; the error of a checkpoint of another model says of which."""
+def _renamed(name: str, state: Mapping[str, Tensor], checkpoint: Path) -> dict[str, dict[str, Tensor]]:
+    """The weights under our names, of each part; the error of a checkpoint of another model says of which."""
     try:
-        renamed: dict[str, Tensor] = module.from_released(state)
+        renamed = _parts(name, state)
     except ConfigurationError as error:
         fits = [other for other in _adoptable() if other != name and _takes(other, state)]
         hint = f"; its weights are those of --model {fits[0]}" if fits else ""
@@ -212,13 +226,25 @@ def _renamed(name: str, module: ModuleType, state: Mapping[str, Tensor], checkpo
     return renamed
 
 
+def _parts(name: str, state: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The model's weights, and its objective's, by their names; raises ConfigurationError where ``state`` is of another."""
+    base, *added = name.split("+")
+    if not added:
+        return {base: models.load(base).from_released(state)}
+    of_model, of_objective = objectives.load(added[0]).from_released(state)
+    return {base: of_model, added[0]: of_objective}
+
+
 def _adoptable() -> list[str]:
-    return [name for name in models.names() if hasattr(models.load(name), "from_released")]
+    """Models, and models with the objective that they were released with."""
+    alone = [name for name in models.names() if hasattr(models.load(name), "from_released")]
+    found = {name: objectives.load(name) for name in objectives.names()}
+    return alone + [f"{found[n].RELEASED_ON}+{n}" for n in found if hasattr(found[n], "from_released")]
 
 
 def _takes(name: str, state: Mapping[str, Tensor]) -> bool:
     try:
-        models.load(name).from_released(state)
+        _parts(name, state)
     except ConfigurationError:
         return False
     return True

@@ -139,9 +139,11 @@ def resolve(options: Mapping[str, Any], settings: Mapping[str, Any], dataset: st
     """
     given = {name: value for name, value in options.items() if value is not None}
     model = given.get("model") or settings.get("model")
-    base = str(model or RunConfig.model).split("+")[0]
+    spelled = str(model or RunConfig.model)
+    base = spelled.split("+")[0]
     named = given.get("preset") or settings.get("preset")
-    preset = named or next((name for name in (f"{base}.{dataset}", base) if name in presets()), "")
+    fitting = (f"{spelled}.{dataset}", f"{base}.{dataset}", base)
+    preset = named or next((name for name in fitting if name in presets()), "")
     values: Settings = {}
     if preset:
         values = tomllib.loads(registry.data(PRESETS, preset, kind="preset"))

@@ -162,5 +162,5 @@ class Objective(nn.Module, ABC):
         return {}
 
     def forward(self, model: VideoTextModel, step: Step) -> Tensor:
-        """The sum of the terms: a scalar."""
-        return torch.stack(list(self.terms(model, step).values())).sum()
+        """The sum of the terms, a scalar; 0 of an objective that only ranks."""
+        return torch.stack([step.text.sentence.new_zeros(()), *self.terms(model, step).values()]).sum()

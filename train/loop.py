@@ -33,7 +33,7 @@ from prvr.train.leaks import same_videos
 from prvr.train.metrics import at_chance
 from prvr.train.ranks import ALONE, World
 from prvr.train.retriever import retriever
-from prvr.train.step import TrainingStep
+from prvr.train.step import TrainingStep, parallel
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Trainer:
         self.world = world
         self.collate = Collate(normalise=config.data.normalise, max_words=config.data.max_words)
         step = TrainingStep(retriever=self.retriever, base=model, objectives=objectives, world=world)
-        self.step = step if world.size == 1 else DistributedDataParallel(step, broadcast_buffers=False)
+        self.step = step if world.size == 1 else parallel(step)
 
     def fit(self) -> Position:
         """Train to the end; gives the final position.

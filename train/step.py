@@ -4,10 +4,12 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from prvr.datasets.batch import Batch
 from prvr.train.interface import Objective, Step, VideoTextModel
 from prvr.train.ranks import ALONE, World, evened, gather
+from prvr.train.retriever import Retriever
 
 
 class TrainingStep(nn.Module):
@@ -57,3 +59,9 @@ class TrainingStep(nn.Module):
             assert isinstance(objective, Objective)
             terms |= objective.terms(self.base, step)
         return terms
+
+
+def parallel(step: TrainingStep) -> DistributedDataParallel:
+    """The step of one of several processes. Where an objective replaces a branch, what the model had for it gets no gradient."""
+    replaced = isinstance(step.retriever, Retriever)
+    return DistributedDataParallel(step, broadcast_buffers=False, find_unused_parameters=replaced)

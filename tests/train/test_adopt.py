@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 
 from prvr.datasets import transfer_cli
 from prvr.manifests.errors import CorruptData
-from prvr.train import cli, models, pickles
+from prvr.train import cli, pickles
 from prvr.train.checkpoint import read_about
 
 type Invoke = Callable[..., Result]
@@ -31,6 +31,7 @@ SYSTEMS = [
     ("ms-sl", "mssl", "model.ckpt", "mssl", "eval_fused"),
     ("gmmformer", "gmmformer", "best.ckpt", "mssl", "eval_fused"),
     ("gmmformer-v2", "gmmformerv2", "best.ckpt", "mssl", "eval_fused"),
+    ("gmmformer-v2+ral", "ral", "best.ckpt", "mssl", "eval_fused"),
     ("amdnet", "amdnet", "best.ckpt", "hdf5", "eval_scores"),
 ]
 MS_SL = SYSTEMS[0]
@@ -242,7 +243,7 @@ def test_what_does_not_fit_is_named(
 
 @pytest.mark.parametrize("system", SYSTEMS, indirect=True, ids=[one[0] for one in SYSTEMS])
 def test_a_checkpoint_of_another_model(system: System, invoke: Invoke, tmp_path: Path) -> None:
-    for other in [one[0] for one in SYSTEMS if one[0] in models.names() and one[0] != system.model]:
+    for other in [one[0] for one in SYSTEMS if one[0] != system.model]:
         result = _adopt(invoke, system.checkpoint, tmp_path / "run", model=other)
         _refused(result, 2, "missing or unexpected are", f"its weights are those of --model {system.model}")
 
@@ -250,7 +251,9 @@ def test_a_checkpoint_of_another_model(system: System, invoke: Invoke, tmp_path:
 def test_a_model_that_has_no_checkpoints_or_is_none(system: System, invoke: Invoke, tmp_path: Path) -> None:
     run = tmp_path / "run"
     _refused(_adopt(invoke, system.checkpoint, run, model="mssl"), 2, "did you mean 'ms-sl'")
-    _refused(_adopt(invoke, system.checkpoint, run, model="dual-branch"), 2, "released no checkpoint", "ms-sl")
+    for model in ("dual-branch", "ms-sl+ral", "gmmformer-v2+ral+ice"):
+        _refused(_adopt(invoke, system.checkpoint, run, model=model), 2, "released no checkpoint", "gmmformer-v2+ral")
+    _refused(_adopt(invoke, system.checkpoint, run, model="gmmformer-v2+rall"), 2, "did you mean 'ral'")
     _refused(_adopt(invoke, tmp_path / "absent.ckpt", run), 2, "no such file")
     _refused(invoke(cli.adopt, system.checkpoint), 2, "name a CHECKPOINT")
     assert _adopt(invoke, system.checkpoint, run, "--dry-run").exit_code == 0 and not run.exists()

@@ -14,7 +14,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from prvr.datasets.batch import Batch
 from prvr.datasets.plan import share
@@ -23,12 +22,12 @@ from prvr.train.config import from_tables
 from prvr.train.ranks import ALONE, World, join
 from prvr.train.retriever import retriever
 from prvr.train.run import make_model, make_objectives
-from prvr.train.step import TrainingStep
+from prvr.train.step import TrainingStep, parallel
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 CASES: dict[str, dict[str, Any]] = {
     **{f"{base}+ice+irm+tcp": {} for base in models.names()},
-    "gmmformer-v2+ral": {},
+    **{f"{base}+ral": {} for base in ("dual-branch", "gmmformer-v2")},
     "ms-sl": {"variant": "paper", "encoder": "gru"},
 }
 """Names of runs, and settings of their models."""
@@ -55,7 +54,7 @@ def gradients(name: str, kind: str, world: World) -> dict[str, Tensor]:
         for parameter in nn.ModuleList([model, *objectives.values()]).parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
     step = TrainingStep(retriever=retriever(model, objectives), base=model, objectives=objectives, world=world)
-    wrapped = step if world.size == 1 else DistributedDataParallel(step, broadcast_buffers=False)
+    wrapped = step if world.size == 1 else parallel(step)
     wrapped.eval()
     terms: dict[str, Tensor] = wrapped(batch(kind, world), 0, torch.Generator().manual_seed(3))
     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]

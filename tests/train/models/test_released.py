@@ -1,9 +1,10 @@
-"""GMMFormer, GMMFormer v2 and AMDNet against tensors that their authors' released code made (``golden/prvr``).
+"""GMMFormer, v2, RAL on v2 and AMDNet against tensors that their authors' released code made (``golden/prvr``).
 
 MS-SL has its own file. AMDNet has no random draws, no optimiser steps and no recalls there.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,14 @@ from prvr.datasets.batch import Batch
 from prvr.manifests.errors import ConfigurationError
 from prvr.manifests.settings import build as build_settings
 from prvr.train import models, objectives
-from prvr.train.interface import Scores, Step, VideoTextModel
+from prvr.train.interface import Objective, Scores, Step, VideoTextModel
+from prvr.train.objectives import ral
 from prvr.train.optim import BertAdam, decay_groups
+from prvr.train.retriever import Retriever, retriever
 
-FOLDERS = {"gmmformer": "gmmformer", "gmmformer-v2": "gmmformerv2", "amdnet": "amdnet"}
-GMMFORMERS = ("gmmformer", "gmmformer-v2")
+RAL = "gmmformer-v2+ral"
+FOLDERS = {"gmmformer": "gmmformer", "gmmformer-v2": "gmmformerv2", RAL: "ral", "amdnet": "amdnet"}
+GMMFORMERS = ("gmmformer", "gmmformer-v2", RAL)
 RAND, HARD = 0, 20  # epochs before and after hard negatives begin
 TERMS = {
     "clip_nce": "clip_nce_loss",
@@ -34,6 +38,8 @@ TERMS = {
     "matching": "ot_loss",
     "span_diversity": "mask_div_loss",
     "relevance": "match_loss",
+    "ral_matching": "MIL_loss",
+    "ral_alignment": "vib_loss",
 }
 
 
@@ -49,13 +55,33 @@ class Golden:
 
     def weights(self, file: str) -> dict[str, Tensor]:
         """One of the files of parameters (or gradients), under our names."""
-        state: dict[str, Tensor] = self.module.from_released(load_file(self.folder / f"{file}.safetensors"))
-        return state
+        return self.renamed(load_file(self.folder / f"{file}.safetensors"))
+
+    def renamed(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What stands under the released names, under ours."""
+        if self.name == RAL:
+            base, own = ral.from_released(state)
+            return {f"model.{name}": base[name] for name in base} | {
+                f"objectives.ral.{name}": own[name] for name in own
+            }
+        ours: dict[str, Tensor] = self.module.from_released(state)
+        return ours
+
+    def built(self, **options: Any) -> VideoTextModel:
+        """As it is initialised."""
+        if self.name == RAL:
+            options |= {
+                "clip_weight": self.info["cfg"]["clip_scale_w"],
+                "frame_weight": self.info["cfg"]["frame_scale_w"],
+            }
+        model: VideoTextModel = self.module.build(
+            self.module.Options(hidden=32, **options), frame_width=64, word_width=48
+        )
+        return retriever(model, {"ral": ral.build(ral.Options(), model)}) if self.name == RAL else model
 
     def model(self) -> VideoTextModel:
         """In evaluation mode, with the golden weights; no dropout."""
-        options = self.module.Options(hidden=32, input_dropout=0.0, dropout=0.0)
-        model: VideoTextModel = self.module.build(options, frame_width=64, word_width=48)
+        model = self.built(input_dropout=0.0, dropout=0.0)
         model.load_state_dict(self.weights("state_dict"), strict=True)
         return model.eval()
 
@@ -83,7 +109,8 @@ class Golden:
 def golden(shared: Path, request: pytest.FixtureRequest) -> Golden:
     folder = shared / "golden" / "prvr" / FOLDERS[request.param]
     info = json.loads((folder / "info.json").read_text())
-    return Golden(request.param, models.load(request.param), load_file(folder / "golden.safetensors"), info, folder)
+    module = models.load(request.param.split("+")[0])
+    return Golden(request.param, module, load_file(folder / "golden.safetensors"), info, folder)
 
 
 def _scores(model: VideoTextModel, batch: Batch) -> Scores:
@@ -102,6 +129,10 @@ def _step(model: VideoTextModel, batch: Batch, *, epoch: int, seed: int) -> Step
 def _terms(model: VideoTextModel, step: Step) -> dict[str, Tensor]:
     """Of the model's own objectives, as the goldens were made with the defaults (ActivityNet's)."""
     terms: dict[str, Tensor] = {}
+    if isinstance(model, Retriever):  # The released code draws RAL's numbers before those of the ranking losses.
+        for objective in model.objectives.values():
+            assert isinstance(objective, Objective)
+            terms |= objective.terms(model.model, step)
     for name, settings in model.default_objectives.items():
         module = objectives.load(name)
         terms |= module.build(build_settings(module.Options, settings, where=name), model).terms(model, step)
@@ -121,7 +152,7 @@ def test_codes_are_the_released_ones(golden: Golden) -> None:
     close(video.moments, golden.tensors["eval_clip_feat"], rtol=0, atol=1e-5)
     if golden.name == "gmmformer":
         close(video.global_, golden.tensors["eval_frame_feat"], rtol=0, atol=1e-5)
-    if golden.name == "gmmformer-v2":
+    if golden.name in ("gmmformer-v2", RAL):
         close(video.frames, golden.tensors["eval_frame_feat"], rtol=0, atol=1e-5)
     if golden.name == "amdnet":
         close(video.spans, golden.tensors["eval_moment_masks"], rtol=0, atol=1e-5)
@@ -194,15 +225,18 @@ def test_random_draws_are_the_released_ones(
 ) -> None:
     """The same numbers, in the same order, in as many calls: the seed means the same here and there."""
     drawn: list[Tensor] = []
-    randint: Callable[..., Tensor] = torch.randint
 
-    def recorded(*args: Any, **settings: Any) -> Tensor:
-        drawn.append(randint(*args, **settings))
-        return drawn[-1]
+    def recorded(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def recording(*args: Any, **settings: Any) -> Tensor:
+            drawn.append(draw(*args, **settings))
+            return drawn[-1]
+
+        return recording
 
     model = golden.model()
     step = _step(model, golden.batch("trainin"), epoch=epoch, seed=123)
-    monkeypatch.setattr(torch, "randint", recorded)
+    for name in ("randint", "randn"):
+        monkeypatch.setattr(torch, name, recorded(getattr(torch, name)))
     _terms(model, step)
     expected = [golden.tensors[key] for key in sorted(golden.tensors) if key.startswith(f"draw_{kind}_")]
     assert [draw.tolist() for draw in drawn] == [draw.tolist() for draw in expected]
@@ -246,7 +280,7 @@ def test_what_decays_is_what_decays_in_the_released_code(golden: Golden) -> None
     """There, the exemption is by name: what contains ``bias`` or ``LayerNorm.weight``."""
     theirs = load_file(golden.folder / "state_dict.safetensors")
     decays = {key: torch.tensor(not ("bias" in key or "LayerNorm.weight" in key)) for key in theirs}
-    expected = {name for name, flag in golden.module.from_released(decays).items() if flag}
+    expected = {name for name, flag in golden.renamed(decays).items() if flag}
     model = golden.model()
     decayed = {id(parameter) for parameter in decay_groups(model, 0.01)[0]["params"]}
     assert {name for name, parameter in model.named_parameters() if id(parameter) in decayed} == expected
@@ -254,13 +288,12 @@ def test_what_decays_is_what_decays_in_the_released_code(golden: Golden) -> None
 
 def test_initialisation_has_the_released_statistics(golden: Golden) -> None:
     torch.manual_seed(0)
-    options = golden.module.Options(hidden=32)
-    ours = golden.module.build(options, frame_width=64, word_width=48).state_dict()
+    ours = golden.built().state_dict()
     for name, theirs in golden.weights("init_seed11").items():
         if theirs.min() == theirs.max():
             assert torch.equal(ours[name], theirs), name
             continue
-        deviation = 1.0 if name == "token" else 0.02
+        deviation = 1.0 if name.endswith("token") else 0.02
         error = 5 * deviation / theirs.numel() ** 0.5  # five standard errors of the mean; the deviation's is smaller
         assert ours[name].mean().item() == pytest.approx(theirs.mean().item(), abs=2 * error), name
         assert ours[name].std().item() == pytest.approx(deviation, abs=error), name
@@ -270,7 +303,15 @@ def test_initialisation_has_the_released_statistics(golden: Golden) -> None:
 def test_a_state_that_is_not_the_released_one_is_refused(golden: Golden) -> None:
     state = load_file(golden.folder / "state_dict.safetensors")
     with pytest.raises(ConfigurationError, match="surplus"):
-        golden.module.from_released(state | {"surplus": torch.zeros(1)})
-    del state["clip_input_proj.net.1.weight"]
-    with pytest.raises(ConfigurationError, match="clip_input_proj"):
-        golden.module.from_released(state)
+        golden.renamed(state | {"surplus": torch.zeros(1)})
+    parts = ["clip_input_proj.net.1.weight"]
+    if golden.name == RAL:
+        parts += [
+            "pie_net_text.fc.bias",
+            "text_weight_fc.2.bias",
+            "frame_branch_query_proj.LayerNorm.bias",
+            "query_encoder.self.key.bias",
+        ]
+    for part in parts:
+        with pytest.raises(ConfigurationError, match=re.escape(part)):
+            golden.renamed({name: tensor for name, tensor in state.items() if name != part})
