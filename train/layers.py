@@ -250,6 +250,31 @@ class AttentionBlock(nn.Module):
         return mixed
 
 
+class TransformerLayer(nn.Module):
+    """Attention, then Linear, ReLU, Linear, Dropout and LayerNorm of the sum with what went in (Vaswani et al., 2017).
+
+    Args:
+        attention: the layer's first half.
+        width: D.
+        inner: width between the two matrices.
+        dropout: after the second.
+    """
+
+    def __init__(self, *, attention: AttentionBlock, width: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = attention
+        self.expand = nn.Linear(width, inner)
+        self.contract = nn.Linear(inner, width)
+        self.dropout = Dropout(dropout)
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, sequence: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``sequence`` [N, L, D] with ``mask`` [N, L] to the same shape."""
+        attended = self.attention(sequence, mask)
+        encoded: Tensor = self.norm(attended + self.dropout(self.contract(functional.relu(self.expand(attended)))))
+        return encoded
+
+
 class SequenceEncoder(nn.Module):
     """How this family encodes any sequence: project the input, add positions, attend.
 

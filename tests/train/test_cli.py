@@ -207,7 +207,7 @@ def test_a_corrupt_shard_fails_after_the_start(world: Any, invoke: Invoke, tmp_p
         (["--shards", "{data}", "--model", "ms-sl+rankin"], "did you mean 'ranking'"),
         (["--shards", "{data}", "--preset", "x"], "unknown preset 'x'"),
         (["--shards", "{data}", "--set", "ms-sl.hiden=3"], "did you mean 'ms-sl.hidden'"),
-        (["--shards", "{data}", "--set", "ms-sl.variant=paper"], "released"),
+        (["--shards", "{data}", "--set", "ms-sl.variant=papers"], "released"),
         (["--shards", "{data}", "--select-on", "dev"], "no shards of split 'dev'"),
         (["--shards", "{data}", "--precision", "bf16", "--device", "cpu"], "bf16 is for a GPU"),
         (["--shards", "{data}", "--out", "{data}"], "not empty, and not a run"),

@@ -14,6 +14,7 @@ from prvr.train.layers import (
     PositionEmbedding,
     SelfAttention,
     SequenceEncoder,
+    TransformerLayer,
     encode_by_length,
     gaussian_windows,
     initialise,
@@ -73,6 +74,32 @@ def test_gain_may_differ_between_heads(attention: SelfAttention) -> None:
 def test_width_must_divide_into_heads() -> None:
     with pytest.raises(ValueError, match="10 does not divide into 4"):
         SelfAttention(width=10, heads=4, dropout=0.0)
+
+
+def test_a_transformer_layer_is_torchs_own() -> None:
+    attention = AttentionBlock(width=8, heads=2, dropout=0.0)
+    ours = TransformerLayer(attention=attention, width=8, inner=12, dropout=0.0)
+    theirs = nn.TransformerEncoderLayer(8, 2, dim_feedforward=12, dropout=0.0, batch_first=True)
+    generator = torch.Generator().manual_seed(0)
+    projections = (attention.attention.query, attention.attention.key, attention.attention.value)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+        assert theirs.self_attn.in_proj_weight is not None and theirs.self_attn.in_proj_bias is not None
+        theirs.self_attn.in_proj_weight.copy_(torch.cat([module.weight for module in projections]))
+        theirs.self_attn.in_proj_bias.copy_(torch.cat([module.bias for module in projections]))
+    pairs = {
+        theirs.self_attn.out_proj: attention.output,
+        theirs.norm1: attention.norm,
+        theirs.linear1: ours.expand,
+        theirs.linear2: ours.contract,
+        theirs.norm2: ours.norm,
+    }
+    for module, own in pairs.items():
+        module.load_state_dict(own.state_dict())
+    sequence, mask = _random(3, 5, 8), torch.arange(5) < torch.tensor([[5], [3], [1]])
+    expected = theirs(sequence, src_key_padding_mask=~mask)
+    torch.testing.assert_close(ours(sequence, mask)[mask], expected[mask], rtol=1e-5, atol=1e-5)
 
 
 def test_masked_softmax_gives_nothing_to_padding_and_is_never_nan() -> None:

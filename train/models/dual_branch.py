@@ -16,7 +16,8 @@ What the papers leave open, and how it is read here (the variant ``paper``):
   - the inner width of the feed-forward layers. Table 2 counts 4.65M parameters with ActivityNet's features. Vaswani et
     al.'s 4 D would make 6.7M of that; 512 makes 4.65M to three digits, objectives included, if the three position
     tables have the 300 rows that MS-SL's configuration names, of which 190 can be used and stand here (4.38M);
-  - the form of the losses of equation 3 and when negatives become hard: MS-SL's, see ``ranking``.
+  - the form of the losses of equation 3: the later version cites prior work for it, so it is that of MS-SL's code, and so
+    is when negatives become hard. v1 writes them out (5 and 6), of cosines and a pair at a time: ``ranking.form = "ren"``.
 """
 
 from collections.abc import Mapping
@@ -24,8 +25,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from prvr.manifests.errors import ConfigurationError, UnknownName
 from prvr.train.interface import Scores, TextCode, TrainingBranch, VideoCode, VideoTextModel
@@ -35,6 +35,7 @@ from prvr.train.layers import (
     InputProjection,
     PositionEmbedding,
     SequenceEncoder,
+    TransformerLayer,
     initialise,
 )
 from prvr.train.models._options import check_ranges
@@ -113,31 +114,6 @@ class DualBranchVideo(VideoCode):
     def global_lengths(self) -> Tensor:
         """[V]."""
         return lengths(self.global_)
-
-
-class TransformerLayer(nn.Module):
-    """Attention, then Linear, ReLU, Linear, Dropout and LayerNorm of the sum with what went in (Vaswani et al., 2017).
-
-    Args:
-        attention: the layer's first half.
-        width: D.
-        inner: width between the two matrices.
-        dropout: after the second.
-    """
-
-    def __init__(self, *, attention: AttentionBlock, width: int, inner: int, dropout: float) -> None:
-        super().__init__()
-        self.attention = attention
-        self.expand = nn.Linear(width, inner)
-        self.contract = nn.Linear(inner, width)
-        self.dropout = nn.Dropout(dropout)
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, sequence: Tensor, mask: Tensor | None = None) -> Tensor:
-        """``sequence`` [N, L, D] with ``mask`` [N, L] to the same shape."""
-        attended = self.attention(sequence, mask)
-        encoded: Tensor = self.norm(attended + self.dropout(self.contract(functional.relu(self.expand(attended)))))
-        return encoded
 
 
 class DualBranch(VideoTextModel):

@@ -6,11 +6,20 @@ doi:10.1145/3503161.3547976.
 Equations: 1 (sentence), 2 and 3 (moments, and the proposals pooled from them), 4 (frames), 5 (clip score), 6 and 7 (key
 clip guided attention, frame score), 11 (their weighted sum). The losses, 8 to 10, are the objective ``ranking``.
 
-Differs from the paper in (the variant ``released`` is what the authors' code computes):
+The variant ``released`` is what the authors' code computes. It differs from the paper, and so from ``paper``, in:
   - a Transformer layer is attention, residual and LayerNorm, without the feed-forward layer;
-  - 30 words on every data set (64 on ActivityNet Captions in A.3.2);
   - in training, a frame score of two different queries uses the key clip of the query that owns the video, where
-    equation 7 takes that of the query it is compared with; evaluation follows equation 7.
+    equation 7 takes that of the query it is compared with; evaluation follows equation 7;
+  - the losses, whose form ``default_objectives`` sets: see ``ranking``;
+  - 30 words on every data set (64 on ActivityNet Captions in A.3.2), and an end after 11 epochs without progress, not
+    10. These two and the weights are settings: see the presets ``ms-sl.*.paper``. The paper's Adam is BertAdam there too.
+
+What the paper leaves open, and how ``paper`` reads it:
+  - the inner width of the feed-forward layer: 4 D, as in Vaswani et al. Table 5 counts 1.22 GFLOP for a pair of TVR,
+    where this makes 1.18, and 0.73 without a feed-forward layer;
+  - FC is the released input projection (LayerNorm, Dropout, Linear, ReLU), PE a learned table with LayerNorm and Dropout;
+  - K, Z and the weights of attention in equation 6 are as released: no bias, one head, no scale.
+Table 7 has other encoders in place of the Transformers: see ``encoder`` and ``_sequences.py``.
 
 Differs from the released code in: nothing that changes a score. Mean pooling is linear, so a query is compared with the
 C moments, and its similarity to each of the P = C(C + 1)/2 proposals is pooled from those C numbers: no proposal is
@@ -35,12 +44,21 @@ from prvr.train.layers import (
     InputProjection,
     PositionEmbedding,
     SequenceEncoder,
+    TransformerLayer,
     initialise,
     masked_softmax,
 )
 from prvr.train.models._options import check_ranges
+from prvr.train.models._sequences import ConvolutionBlock, RecurrentLayer
 
-VARIANTS = ("released",)
+_NCE = {"clip": 0.02, "frame": 0.04}
+_OBJECTIVES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "released": {"ranking": {"margin": 0.2, "hard_from_epoch": 20, "hard_pool": 20, "nce": _NCE}},
+    "paper": {"ranking": {"form": "paper", "margin": 0.2, "hard_from_epoch": 20, "nce": _NCE}},
+}
+VARIANTS = tuple(_OBJECTIVES)
+ENCODERS = ("transformer", "cnn", "gru", "lstm")
+_KERNEL = 5  # of the 1D-CNN
 _ELEMENTS = 2**23  # of the largest tensors that scoring makes at a time: 32 MiB in float32
 _VIDEOS = 32  # whose attention maps [P, F] exist at a time
 
@@ -50,11 +68,13 @@ class Options:
     """Settings of MS-SL; the defaults are the published ones.
 
     Args:
-        variant: which reading of the paper.
+        variant: the authors' code, or the paper's equations.
+        encoder: what encodes all three sequences: ``transformer``, or as in Table 7 ``cnn``, ``gru`` or ``lstm``.
         hidden: D.
         heads: of the self-attention; divides ``hidden``.
+        feed_forward: inner width of the feed-forward layers, which the variant ``paper`` alone has.
         input_dropout: before the input projections and after the position embeddings.
-        dropout: inside the attention blocks.
+        dropout: inside the encoders; a recurrent one has none.
         clip_weight: of the clip score in the fused score.
         frame_weight: of the frame score (0.5 and 0.5 on Charades-STA).
         max_words: words that are read of a query; those after them are not.
@@ -67,8 +87,10 @@ class Options:
     """
 
     variant: str = "released"
+    encoder: str = "transformer"
     hidden: int = 384
     heads: int = 4
+    feed_forward: int = 1536
     input_dropout: float = 0.1
     dropout: float = 0.1
     clip_weight: float = 0.7
@@ -81,17 +103,21 @@ class Options:
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
             raise UnknownName("variant of ms-sl", self.variant, VARIANTS)
+        if self.encoder not in ENCODERS:
+            raise UnknownName("encoder of ms-sl", self.encoder, ENCODERS)
         check_ranges(
             "ms-sl",
             self,
-            counts=("hidden", "heads", "max_words", "max_frames", "clips"),
+            counts=("hidden", "heads", "feed_forward", "max_words", "max_frames", "clips"),
             rates=("input_dropout", "dropout"),
+            weights=("clip_weight", "frame_weight", "initializer_range"),
         )
-        for name in ("clip_weight", "frame_weight", "initializer_range"):
-            if getattr(self, name) < 0:
-                raise ConfigurationError(f"ms-sl: {name} is {getattr(self, name)}, but must not be negative")
         if self.hidden % self.heads:
             raise ConfigurationError(f"ms-sl: hidden {self.hidden} does not divide into {self.heads} heads")
+        if self.encoder in ("gru", "lstm") and self.hidden % 2:
+            raise ConfigurationError(
+                f"ms-sl: hidden {self.hidden} does not divide into two directions of {self.encoder}"
+            )
         if self.clips > self.max_frames:
             raise ConfigurationError(f"ms-sl: clips {self.clips} must not exceed max_frames {self.max_frames}")
 
@@ -106,6 +132,8 @@ class MsSlVideo(VideoCode):
         affinity: [V, C, F], attention logit of each frame under each moment; a proposal's is the mean of its moments'.
         values: [V, F, D], Z of equation 6.
     """
+
+    shared = frozenset({"windows"})
 
     moments: Tensor
     frames: Tensor
@@ -140,11 +168,11 @@ class MsSl(VideoTextModel):
         clips: C.
         max_words: words that are read of a query.
         weights: of the branches ``clip`` and ``frame`` in the fused score.
+        paired: in training, a frame score uses the key clip of the query that owns the video, as released; otherwise
+            that of the query it is compared with.
+        default_objectives: what it is trained with.
     """
 
-    default_objectives: Mapping[str, Mapping[str, Any]] = {
-        "ranking": {"margin": 0.2, "hard_from_epoch": 20, "hard_pool": 20, "nce": {"clip": 0.02, "frame": 0.04}},
-    }
     gives = frozenset({"moments", "frames"})
     windows: Tensor
 
@@ -159,8 +187,12 @@ class MsSl(VideoTextModel):
         clips: int,
         max_words: int,
         weights: Mapping[str, float],
+        paired: bool,
+        default_objectives: Mapping[str, Mapping[str, Any]],
     ) -> None:
         super().__init__()
+        self.default_objectives = default_objectives
+        self.paired = paired
         self.words = words
         self.moments = moments
         self.frames = frames
@@ -211,7 +243,8 @@ class MsSl(VideoTextModel):
         return Scores({"clip": clip, "frame": frame}, self.weights)
 
     def training_scores(self, text: TextCode, video: VideoCode, owner: Tensor) -> Mapping[str, TrainingBranch]:
-        """``clip`` [Q, V]; ``frame`` [Q, Q], whose column j is query j's own video under query j's key clip.
+        """``clip`` and ``frame``, [Q, V]; but of the released variant, ``frame`` [Q, Q], whose column j is query j's own
+        video under query j's key clip.
 
         The two similarities of the clip branch choose their best proposals separately; the key clip is the cosine's.
         """
@@ -222,15 +255,9 @@ class MsSl(VideoTextModel):
         key_clips = _best(cosines, video.windows, video.inverse_norms)
         dot = _pooled(products, video.windows, _best(products, video.windows, None))
         clip = TrainingBranch(_clip_cosine(cosines, video, key_clips), dot)
-
-        own = key_clips.gather(1, owner[:, None]).squeeze(1)
-        logits = torch.einsum("qc,qcf->qf", video.windows[own], video.affinity[owner])
-        attention = masked_softmax(logits, video.frame_mask[owner])
-        aggregated = torch.einsum("qf,qfd->qd", attention, video.values[owner])
-        frame = TrainingBranch(
-            queries @ functional.normalize(aggregated, dim=-1).T, text.sentence @ aggregated.T, paired=True
-        )
-        return {"clip": clip, "frame": frame}
+        if self.paired:
+            return {"clip": clip, "frame": _frame_of_owners(text, queries, video, owner, key_clips)}
+        return {"clip": clip, "frame": _frame(text, video, key_clips)}
 
     @staticmethod
     def _cosines(queries: Tensor, video: MsSlVideo) -> tuple[Tensor, Tensor]:
@@ -249,7 +276,7 @@ def build(options: Options, *, frame_width: int, word_width: int) -> MsSl:
         return SequenceEncoder(
             project=InputProjection(inputs=inputs, outputs=options.hidden, dropout=options.input_dropout),
             position=PositionEmbedding(positions=positions, width=options.hidden, dropout=options.input_dropout),
-            attend=AttentionBlock(width=options.hidden, heads=options.heads, dropout=options.dropout),
+            attend=_attend(options),
         )
 
     model = MsSl(
@@ -261,9 +288,25 @@ def build(options: Options, *, frame_width: int, word_width: int) -> MsSl:
         clips=options.clips,
         max_words=options.max_words,
         weights={"clip": options.clip_weight, "frame": options.frame_weight},
+        paired=options.variant == "released",
+        default_objectives=_OBJECTIVES[options.variant],
     )
     initialise(model, options.initializer_range)
     return model
+
+
+def _attend(options: Options) -> nn.Module:
+    """What is called a Transformer in equations 2 and 4, or stands in its place."""
+    width, dropout = options.hidden, options.dropout
+    match options.encoder:
+        case "cnn":
+            return ConvolutionBlock(width=width, kernel=_KERNEL, dropout=dropout)
+        case "gru" | "lstm" as kind:
+            return RecurrentLayer(kind=kind, width=width)
+    attention = AttentionBlock(width=width, heads=options.heads, dropout=dropout)
+    if options.variant == "released":
+        return attention
+    return TransformerLayer(attention=attention, width=width, inner=options.feed_forward, dropout=dropout)
 
 
 def proposal_windows(clips: int) -> Tensor:
@@ -307,6 +350,33 @@ def _own(video: VideoCode) -> MsSlVideo:
     if not isinstance(video, MsSlVideo):
         raise TypeError(f"MS-SL scores what its encode_video returns, not a {type(video).__name__}")
     return video
+
+
+def _frame_of_owners(
+    text: TextCode, queries: Tensor, video: MsSlVideo, owner: Tensor, key_clips: Tensor
+) -> TrainingBranch:
+    """[Q, Q]: each query, of unit length in ``queries``, against the frames of query j's video under j's key clip."""
+    own = key_clips.gather(1, owner[:, None]).squeeze(1)
+    logits = torch.einsum("qc,qcf->qf", video.windows[own], video.affinity[owner])
+    attention = masked_softmax(logits, video.frame_mask[owner])
+    aggregated = torch.einsum("qf,qfd->qd", attention, video.values[owner])
+    cosine = queries @ functional.normalize(aggregated, dim=-1).T
+    return TrainingBranch(cosine, text.sentence @ aggregated.T, paired=True)
+
+
+def _frame(text: TextCode, video: MsSlVideo, key_clips: Tensor) -> TrainingBranch:
+    """[Q, V]: each query against the frames of each video under its own key clip there (equation 7).
+
+    Of r = Σ a_f z_f its products are needed, and not r itself, [Q, V, D]: r · q = Σ a_f (z_f · q), and
+    |r|² = Σ a_f a_g (z_f · z_g).
+    """
+    logits = torch.einsum("qvc,vcf->qvf", video.windows[key_clips], video.affinity)
+    attention = masked_softmax(logits, video.frame_mask)
+    dot = (attention * torch.einsum("qd,vfd->qvf", text.sentence, video.values)).sum(-1)
+    among = video.values @ video.values.mT
+    squared = (attention * torch.einsum("qvf,vfg->qvg", attention, among)).sum(-1)
+    lengths = torch.linalg.vector_norm(text.sentence, dim=-1, keepdim=True).clamp_min(1e-12)
+    return TrainingBranch(dot * squared.clamp_min(1e-24).rsqrt() / lengths, dot)
 
 
 def _best(similarities: Tensor, windows: Tensor, scale: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every model owes, whatever its paper: over ``names()``, on the CPU, with random weights."""
+"""What every model owes, whatever its paper: over ``names()`` and the other variants, on the CPU, with random weights."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +15,27 @@ from prvr.manifests.settings import build as build_settings
 from prvr.train import models, objectives
 from prvr.train.interface import Scores, Step, VideoTextModel
 from prvr.train.layers import SelfAttention
+from prvr.train.models import ms_sl
 
 FRAME_WIDTH, WORD_WIDTH, CLIPS = 24, 20, 32
 HIDDEN = 32
 
-pytestmark = pytest.mark.parametrize("name", models.names())
+VARIANTS = (
+    *(f"ms-sl variant={variant}" for variant in ms_sl.VARIANTS[1:]),
+    *(f"ms-sl encoder={encoder}" for encoder in ms_sl.ENCODERS[1:]),
+    "ms-sl variant=paper encoder=gru",
+    "amdnet variant=paper",
+)
+
+pytestmark = pytest.mark.parametrize("name", [*models.names(), *VARIANTS])
 
 
 def _model(name: str, seed: int = 0) -> VideoTextModel:
     """Small and in evaluation mode, with weights large enough that nothing comes out nearly equal."""
-    module = models.load(name)
-    options = build_settings(module.Options, {"hidden": HIDDEN}, where=name)
+    base, *settings = name.split()
+    module = models.load(base)
+    chosen = dict(setting.split("=") for setting in settings)
+    options = build_settings(module.Options, {"hidden": HIDDEN, **chosen}, where=base)
     model: VideoTextModel = module.build(options, frame_width=FRAME_WIDTH, word_width=WORD_WIDTH)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -82,7 +92,7 @@ def _assert_same(one: Scores, other: Scores) -> None:
 
 def test_a_setting_that_does_not_exist_is_refused(name: str) -> None:
     with pytest.raises(UnknownName):
-        build_settings(models.load(name).Options, {"hiden": HIDDEN}, where=name)
+        build_settings(models.load(name.split()[0]).Options, {"hiden": HIDDEN}, where=name)
 
 
 def test_scores_are_cosines_of_every_pair_and_differ(name: str) -> None:

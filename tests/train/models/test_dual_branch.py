@@ -13,10 +13,9 @@ from prvr.datasets.stream import ShardReader
 from prvr.manifests.errors import ConfigurationError, UnknownName
 from prvr.train.config import resolve
 from prvr.train.interface import TextCode, VideoCode
-from prvr.train.layers import AttentionBlock
 from prvr.train.loop import Trainer
 from prvr.train.models import dual_branch
-from prvr.train.models.dual_branch import DualBranch, Options, TransformerLayer
+from prvr.train.models.dual_branch import DualBranch, Options
 from prvr.train.optim import BertAdam, decay_groups
 from prvr.train.run import make_model, make_objectives
 
@@ -47,32 +46,6 @@ def _codes(model: DualBranch) -> tuple[TextCode, VideoCode]:
     with torch.no_grad():
         video = model.encode_video(_random(3, 9, 6), frame_mask, _random(3, 32, 6))
         return model.encode_text(_random(5, 4, 5), word_mask), video
-
-
-def test_a_layer_is_torchs_own_transformer_layer() -> None:
-    attention = AttentionBlock(width=8, heads=2, dropout=0.0)
-    ours = TransformerLayer(attention=attention, width=8, inner=12, dropout=0.0)
-    theirs = nn.TransformerEncoderLayer(8, 2, dim_feedforward=12, dropout=0.0, batch_first=True)
-    generator = torch.Generator().manual_seed(0)
-    projections = (attention.attention.query, attention.attention.key, attention.attention.value)
-    with torch.no_grad():
-        for parameter in ours.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-        assert theirs.self_attn.in_proj_weight is not None and theirs.self_attn.in_proj_bias is not None
-        theirs.self_attn.in_proj_weight.copy_(torch.cat([module.weight for module in projections]))
-        theirs.self_attn.in_proj_bias.copy_(torch.cat([module.bias for module in projections]))
-    pairs = {
-        theirs.self_attn.out_proj: attention.output,
-        theirs.norm1: attention.norm,
-        theirs.linear1: ours.expand,
-        theirs.linear2: ours.contract,
-        theirs.norm2: ours.norm,
-    }
-    for module, own in pairs.items():
-        module.load_state_dict(own.state_dict())
-    sequence, mask = _random(3, 5, 8), torch.arange(5) < torch.tensor([[5], [3], [1]])
-    expected = theirs(sequence, src_key_padding_mask=~mask)
-    torch.testing.assert_close(ours(sequence, mask)[mask], expected[mask], rtol=1e-5, atol=1e-5)
 
 
 def test_scores_are_equations_1_2_and_8() -> None:

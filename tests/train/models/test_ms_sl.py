@@ -10,10 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from prvr.datasets.batch import Batch
 from prvr.manifests.errors import ConfigurationError, UnknownName
 from prvr.train.interface import Scores, Step, TextCode, VideoCode
+from prvr.train.layers import TransformerLayer
 from prvr.train.models import ms_sl
 from prvr.train.models.ms_sl import MsSl, Options
 from prvr.train.objectives import ranking
@@ -263,9 +265,10 @@ def test_proposals_are_all_runs_of_moments_by_size(clips: int) -> None:
     torch.testing.assert_close(windows @ moments[0].T, torch.cat(pooled))
 
 
-def test_scores_are_equations_5_to_7() -> None:
+@pytest.mark.parametrize("variant", ms_sl.VARIANTS)
+def test_scores_are_equations_5_to_7(variant: str) -> None:
     """One pair at a time, written as the paper writes it."""
-    model = _sharp(_model().eval())
+    model = _sharp(_model(variant=variant).eval())
     batch = _random_batch(videos=3, queries=4)
     scores = _scores(model, batch)
     text = model.encode_text(batch.words, batch.word_mask)
@@ -311,8 +314,59 @@ def test_a_paired_column_is_the_owners_view() -> None:
     torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio), rtol=1e-3, atol=1e-5)
 
 
-def test_what_is_padded_may_hold_anything() -> None:
-    model, batch = _sharp(_model().eval()), _random_batch(videos=2, queries=3)
+def test_a_frame_score_of_the_paper_is_of_the_queries_own_key_clip_in_training_too() -> None:
+    """Equations 6 and 7 with r built for each pair, in double precision; and their gradient."""
+    model = _sharp(_model(variant="paper").double().eval())
+    batch = _random_batch(videos=3, queries=5)
+    mask = torch.arange(20) < torch.tensor([[20], [1], [7]])
+    text = model.encode_text(batch.words.double(), batch.word_mask)
+    video = model.encode_video(batch.frames.double(), mask, batch.clips.double())
+    branch = model.training_scores(text, video, batch.owner)["frame"]
+    assert not branch.paired and branch.cosine.shape == (5, 3)
+
+    plain = torch.zeros(2, 5, 3, dtype=torch.float64)
+    for q, query in enumerate(text.sentence):
+        for v, (moments, frames) in enumerate(zip(video.moments, video.frames, strict=True)):
+            proposals = video.windows @ moments
+            key_clip = proposals[nn.functional.cosine_similarity(proposals, query[None]).argmax()]
+            real = frames[mask[v]]
+            aggregated = (model.key(real) @ key_clip).softmax(0) @ model.value(real)
+            plain[0, q, v] = nn.functional.cosine_similarity(aggregated, query, dim=0)
+            plain[1, q, v] = aggregated @ query
+    torch.testing.assert_close(torch.stack([branch.cosine, branch.dot]), plain)
+
+    parameters = [p for name, p in model.named_parameters() if not name.endswith("attention.key.bias")]
+    ours, theirs = (
+        torch.autograd.grad(similarities.square().sum(), parameters, retain_graph=True)
+        for similarities in (torch.stack([branch.cosine, branch.dot]), plain)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+
+
+def test_each_variant_has_its_layers_and_its_losses() -> None:
+    released, paper = _model(), _model(variant="paper")
+    assert not any(isinstance(module, TransformerLayer) for module in released.modules())
+    assert sum(isinstance(module, TransformerLayer) for module in paper.modules()) == 3
+    assert "form" not in released.default_objectives["ranking"]
+    assert paper.default_objectives["ranking"]["form"] == "paper"
+
+
+def test_variants_are_of_the_published_sizes() -> None:
+    """Parameters by table 2 of Ren et al. on ActivityNet Captions, of the released code; operations by table 5 of MS-SL,
+    one frame sequence and one query of TVR, of the paper's layers, which leave its inner width open."""
+    model = ms_sl.build(Options(), frame_width=1024, word_width=1024)
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(3.37, abs=0.005)
+    model = ms_sl.build(Options(variant="paper"), frame_width=3072, word_width=768).eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model.encode_text(torch.zeros(1, 30, 768), torch.ones(1, 30, dtype=torch.bool))
+        model.encode_video(torch.zeros(1, 128, 3072), torch.ones(1, 128, dtype=torch.bool), torch.zeros(1, 32, 3072))
+    assert counter.get_total_flops() / 1e9 == pytest.approx(1.22, rel=0.05)
+
+
+@pytest.mark.parametrize("encoder", ms_sl.ENCODERS)
+def test_what_is_padded_may_hold_anything(encoder: str) -> None:
+    model, batch = _sharp(_model(encoder=encoder).eval()), _random_batch(videos=2, queries=3)
     frame_mask = torch.arange(20) < torch.tensor([[20], [4]])
     word_mask = torch.arange(7) < torch.tensor([[1], [7], [5]])
     clean = Batch(
@@ -369,8 +423,10 @@ def test_ranking_weights_of_the_branches_are_options() -> None:
         ({"hidden": 30}, "hidden 30 does not divide into 4 heads"),
         ({"dropout": 1.0}, r"dropout is 1.0, but must be in \[0, 1\)"),
         ({"clips": 0}, "clips is 0, but must be at least 1"),
-        ({"clip_weight": -0.1}, "clip_weight is -0.1, but must not be negative"),
+        ({"clip_weight": -0.1}, "clip_weight is -0.1, but must be finite and not negative"),
         ({"clips": 200}, "clips 200 must not exceed max_frames 128"),
+        ({"feed_forward": 0}, "feed_forward is 0, but must be at least 1"),
+        ({"encoder": "gru", "hidden": 33, "heads": 3}, "hidden 33 does not divide into two directions of gru"),
     ],
 )
 def test_options_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -379,12 +435,15 @@ def test_options_out_of_range_are_refused(settings: dict[str, Any], message: str
 
 
 def test_a_variant_that_does_not_exist_names_those_that_do() -> None:
-    with pytest.raises(UnknownName, match="'paper': known: released"):
-        Options(variant="paper")
+    with pytest.raises(UnknownName, match="'newest': known: paper, released"):
+        Options(variant="newest")
+    with pytest.raises(UnknownName, match="did you mean 'lstm'"):
+        Options(encoder="bilstm")
 
 
-def test_text_without_words_is_not_nan() -> None:
-    model, batch = _model().eval(), _random_batch(videos=1, queries=1)
+@pytest.mark.parametrize("encoder", ms_sl.ENCODERS)
+def test_text_without_words_is_not_nan(encoder: str) -> None:
+    model, batch = _model(encoder=encoder).eval(), _random_batch(videos=1, queries=1)
     text = model.encode_text(batch.words, torch.zeros_like(batch.word_mask))
     assert isinstance(text, TextCode) and text.sentence.isfinite().all()
 

@@ -8,7 +8,7 @@ from prvr.manifests.errors import ConfigurationError, UnknownName
 from prvr.train import models
 
 
-@pytest.mark.parametrize("name", ["gmmformer", "gmmformer-v2", "amdnet"])
+@pytest.mark.parametrize("name", ["ms-sl", "gmmformer", "gmmformer-v2", "amdnet"])
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -26,7 +26,13 @@ def test_options_out_of_range_are_refused(name: str, settings: dict[str, Any], m
 
 
 @pytest.mark.parametrize(
-    ("name", "variants"), [("gmmformer", "released"), ("gmmformer-v2", "released"), ("amdnet", "paper, released")]
+    ("name", "variants"),
+    [
+        ("ms-sl", "paper, released"),
+        ("gmmformer", "released"),
+        ("gmmformer-v2", "released"),
+        ("amdnet", "paper, released"),
+    ],
 )
 def test_a_variant_that_does_not_exist_names_those_that_do(name: str, variants: str) -> None:
     with pytest.raises(UnknownName, match=f"variant of {name} 'newest': known: {variants}"):

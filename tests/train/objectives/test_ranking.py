@@ -4,17 +4,27 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from prvr.datasets.batch import Batch
-from prvr.manifests.errors import ConfigurationError
+from prvr.manifests.errors import ConfigurationError, UnknownName
 from prvr.manifests.settings import build as build_settings
 from prvr.train.interface import Step, TextCode, TrainingBranch, VideoCode, VideoTextModel
 from prvr.train.models import ms_sl
 from prvr.train.objectives import ranking
-from prvr.train.objectives.ranking import Options, paired_nce, text_to_video, unpaired_nce, video_to_text
+from prvr.train.objectives.ranking import (
+    Options,
+    pair_nce,
+    pair_triplet,
+    paired_nce,
+    text_to_video,
+    unpaired_nce,
+    video_to_text,
+)
 
 MARGIN = 0.2
 COSINE = torch.tensor([[0.9, 0.1, 0.3], [0.2, 0.5, 0.6], [0.4, 0.8, 0.1], [0.7, 0.0, 0.2]])
@@ -157,6 +167,148 @@ def test_weights_of_other_branches_than_the_models_are_refused(model: VideoTextM
     branch = TrainingBranch(COSINE, COSINE)
     with pytest.raises(ConfigurationError, match=r"the model's branches are \['clip', 'frame'\]"):
         ranking.build(Options(nce=nce), model).terms(model, _step({"clip": branch, "frame": branch}, OWNER))
+
+
+# --- the forms of the papers, against their equations in NumPy
+
+
+def _hardest(scores: NDArray[np.float64], owner: list[int]) -> float:
+    """Equation 8 of MS-SL, and 5 of v1 of Ren et al., a pair at a time; without a negative there is no hinge."""
+    total = 0.0
+    for q, v in enumerate(owner):
+        queries = [scores[other, v] for other, of in enumerate(owner) if of != v]
+        videos = [scores[q, other] for other in range(scores.shape[1]) if other != v]
+        for negatives in (queries, videos):
+            total += max(0.0, MARGIN + max(negatives) - scores[q, v]) if negatives else 0.0
+    return total / len(owner)
+
+
+def _nce(scores: NDArray[np.float64], owner: list[int], form: str) -> float:
+    """Equation 9 of MS-SL, or 6 of v1 of Ren et al., with exp(S) for S, a pair at a time."""
+    e = np.exp(scores)
+    total = 0.0
+    for q, v in enumerate(owner):
+        if form == "paper":
+            texts = e[q, v] + sum(e[other, v] for other, of in enumerate(owner) if of != v)
+        else:
+            texts = sum(e[other, v] for other in range(len(owner)))
+        videos = e[q, v] + sum(e[q, other] for other in range(scores.shape[1]) if other != v)
+        total -= np.log(e[q, v] / texts) + np.log(e[q, v] / videos)
+    return total / len(owner)
+
+
+def _case(videos: int, owner: list[int], seed: int, equal: bool) -> tuple[NDArray[np.float64], Tensor]:
+    scores = np.random.default_rng(seed).uniform(-1, 1, (len(owner), videos)).astype(np.float32)
+    if equal:
+        scores = np.round(scores)  # ties, among the hardest too
+    return scores.astype(np.float64), torch.tensor(owner)
+
+
+CASES = [
+    *((videos, list(np.random.default_rng(videos).integers(0, videos, 3 * videos))) for videos in (2, 5, 17)),
+    (1, [0]),
+    (1, [0, 0, 0]),
+    (3, [1]),  # one query, two videos without any
+    (4, [0, 0, 2, 2]),
+    (3, [0, 1, 2]),
+]
+
+
+@pytest.mark.parametrize("form", ["paper", "ren"])
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize(("videos", "owner"), CASES)
+def test_forms_of_the_papers_are_their_equations(
+    model: VideoTextModel, videos: int, owner: list[int], equal: bool, form: str
+) -> None:
+    objective = ranking.build(Options(form=form, margin=MARGIN, hard_from_epoch=0, nce={"clip": 1.0}), model)
+    for seed in range(5):
+        scores, owners = _case(videos, owner, seed, equal)
+        cosine = torch.tensor(scores).requires_grad_()
+        terms = objective.terms(model, _step({"clip": TrainingBranch(cosine, 9 * cosine)}, owners))
+        assert terms["clip_triplet"].item() == pytest.approx(_hardest(scores, owner), rel=0, abs=1e-6)
+        assert terms["clip_nce"].item() == pytest.approx(_nce(scores, owner, form), rel=0, abs=1e-6)
+        torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+        assert cosine.grad is not None and cosine.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("form", ["paper", "ren"])
+def test_gradients_of_the_papers_forms_are_those_of_differences(model: VideoTextModel, form: str) -> None:
+    scores, owners = _case(4, [0, 2, 2, 3, 0, 1], seed=1, equal=False)
+    cosine = torch.tensor(scores).requires_grad_()
+    objective = ranking.build(Options(form=form, hard_from_epoch=0, nce={"clip": 1.0}), model)
+    objective(model, _step({"clip": TrainingBranch(cosine, cosine)}, owners)).backward()
+    assert cosine.grad is not None
+    for place in np.ndindex(scores.shape):
+        step = np.zeros_like(scores)
+        step[place] = 1e-6
+        high, low = (
+            _hardest(s, owners.tolist()) + _nce(s, owners.tolist(), form) for s in (scores + step, scores - step)
+        )
+        assert cosine.grad[place].item() == pytest.approx((high - low) / 2e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("form", ["paper", "ren"])
+def test_a_paired_branch_has_the_same_equations_of_its_own_columns(model: VideoTextModel, form: str) -> None:
+    """Each query's video stands once a query, as that one sees it; columns of a query's own video are no negatives."""
+    owner = [0, 0, 1, 2, 1]
+    scores = np.random.default_rng(3).uniform(-1, 1, (5, 5))
+    nce = triplet = 0.0
+    for q, v in enumerate(owner):
+        others = [other for other, of in enumerate(owner) if of != v]
+        triplet += max(0.0, MARGIN + max(scores[others, q]) - scores[q, q])
+        triplet += max(0.0, MARGIN + max(scores[q, others]) - scores[q, q])
+        e = np.exp(scores - scores[q, q])
+        texts = e[:, q].sum() if form == "ren" else 1 + e[others, q].sum()
+        nce += np.log(texts) + np.log(1 + e[q, others].sum())
+    cosine = torch.tensor(scores)
+    objective = ranking.build(Options(form=form, hard_from_epoch=0, nce={"frame": 1.0}), model)
+    terms = objective.terms(model, _step({"frame": TrainingBranch(cosine, cosine, paired=True)}, torch.tensor(owner)))
+    assert terms["frame_triplet"].item() == pytest.approx(triplet / 5, rel=0, abs=1e-6)
+    assert terms["frame_nce"].item() == pytest.approx(nce / 5, rel=0, abs=1e-6)
+
+
+def test_a_random_negative_of_a_pair_is_any_query_or_video_but_its_own() -> None:
+    """Each negative alone in its value: a pair's hinges tell which were drawn, and all are, equally often."""
+    owner, rounds = torch.tensor([0, 0, 1, 2]), 600
+    own = owner[:, None] == torch.arange(3)
+    cosine = torch.zeros(4, 3, requires_grad=True)
+    rng = _rng()
+    for _ in range(rounds):
+        loss = pair_triplet(cosine, owner, own, margin=1.0, hardest=False, rng=rng)
+        loss.backward()  # type: ignore[no-untyped-call]
+    assert cosine.grad is not None
+    drawn = cosine.grad * 4 + 2 * rounds * own  # each pair takes its own place away twice
+    expected = torch.zeros(4, 3)
+    for q, v in enumerate(owner.tolist()):
+        for other in range(3):
+            expected[q, other] += rounds / 2 * (other != v)
+        queries = [row for row, of in enumerate(owner.tolist()) if of != v]
+        for row in queries:
+            expected[row, v] += rounds / len(queries)
+    torch.testing.assert_close(drawn, expected, rtol=0.15, atol=0)  # some four standard deviations
+    assert not drawn[own].any()
+
+
+def test_the_hardest_begin_at_their_epoch_in_the_papers_forms_too(model: VideoTextModel) -> None:
+    objective = ranking.build(Options(form="paper", hard_from_epoch=3, nce={"clip": 1.0}), model)
+    scores = {"clip": TrainingBranch(COSINE, COSINE)}
+    before, after = (objective.terms(model, _step(scores, OWNER, epoch))["clip_triplet"] for epoch in (2, 3))
+    own = OWNER[:, None] == torch.arange(3)
+    torch.testing.assert_close(after, pair_triplet(COSINE, OWNER, own, margin=MARGIN, hardest=True, rng=_rng()))
+    assert before < after
+
+
+def test_large_similarities_and_many_queries_of_one_video_are_finite() -> None:
+    own = torch.ones(3, 1, dtype=torch.bool)
+    scores = torch.tensor([[1e4], [-1e4], [0.0]]).requires_grad_()
+    for all_texts in (False, True):
+        loss = pair_nce(scores, torch.zeros(3, dtype=torch.int64), own, all_texts=all_texts)
+        assert loss.isfinite() and torch.autograd.grad(loss, scores)[0].isfinite().all()
+
+
+def test_a_form_that_does_not_exist_names_those_that_do() -> None:
+    with pytest.raises(UnknownName, match="form of ranking 'papers': did you mean 'paper'"):
+        Options(form="papers")
 
 
 @pytest.mark.parametrize(
