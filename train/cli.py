@@ -1,5 +1,6 @@
 """``prvr-train``, ``prvr-eval``, ``prvr-doctor`` and ``prvr-demo``."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ _PLACE = _Place()
 @command("prvr-train", example="prvr-train --shards data/holidays --model ms-sl --out runs/holidays")
 @click.option("--shards", type=_PLACE, metavar="DIR|URL", help="Folder of prvr-build-split, with shards; or its URL.")
 @click.option("--model", metavar="BASE[+OBJECTIVE…]", help="What to train.  [default: ms-sl]")
-@click.option("--preset", help="Hyper-parameters by name.  [default: MODEL.DATASET, or MODEL, where there is one]")
+@click.option(
+    "--preset", help="Hyper-parameters by name.  [default: MODEL.DATASET, or that of its BASE, where there is one]"
+)
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="RUN", help="Folder of the run.  [default: runs/DATASET.MODEL]"
 )
@@ -51,7 +54,7 @@ _PLACE = _Place()
 )
 @click.option("--allow-overlap", is_flag=True, help="Train though a video stands in train and in the reported split.")
 @click.option("--overwrite", is_flag=True, help="Delete the run, and start again.")
-@click.option("--list", "list_", is_flag=True, help="List models, objectives and presets, and stop.")
+@click.option("--list", "list_", is_flag=True, help="List models, objectives, presets and legal pairs, and stop.")
 def main(
     common: Common,
     shards: Path | str | None,
@@ -62,12 +65,24 @@ def main(
     list_: bool,
     **options: Any,
 ) -> Outcome:
-    """Train a model on shards. A run that was stopped goes on after its last epoch."""
+    """Train a model on shards. A run that was stopped goes on where it was saved last.
+
+    Under torchrun, each process reads and encodes its share of a batch, and the loss is that of one process:
+    torchrun --no-python --nproc-per-node 4 prvr-train …
+    """
     if list_:
+        from prvr.train.pairs import matrix, pairs
+
         known = {kind: registry.names(package) for kind, package in _PARTS.items()}
         known["presets"] = registry.data_names(_PRESETS)
         text = "\n".join(listing(title, entries) for title, entries in known.items())
-        return Outcome({title: list(entries) for title, entries in known.items()}, text)
+        found = pairs()
+        grid = {
+            name: {pair.objective: pair.refusal or True for pair in found if pair.model == name}
+            for name in known["models"]
+        }
+        listed = {title: list(entries) for title, entries in known.items()}
+        return Outcome({**listed, "pairs": grid}, f"{text}\n{matrix(found)}")
     if shards is None:
         raise ConfigurationError("name the folder of --shards; prvr-build-split makes them")
 
@@ -86,6 +101,8 @@ def main(
     from prvr.train.run import train
 
     trained = train(config, shards, run, device=device, allow_overlap=allow_overlap, overwrite=overwrite)
+    if os.environ.get("RANK", "0") != "0":  # of several processes under torchrun, one answers
+        click.get_current_context().exit()
     result = {
         "run": str(run),
         "epochs": trained.epochs,

@@ -302,7 +302,7 @@ class SequenceEncoder(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """A sequence to one vector: its mean, weighted by the softmax of one learned direction."""
+    """A sequence to one vector: its mean, weighted by the softmax of one learned direction (equation 1 of MS-SL)."""
 
     def __init__(self, *, width: int) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
 """The numbers of the field's tables, of scores [Q, V] and each query's own video.
 
 A rank is 1 + how many others score at least as high as the right one: ties count against it, so that a model which says the
-same of every video is last and not first. The released codes sort, and leave ties to the sorting.
+same of every video is last and not first; so is one whose scores are no numbers. The released codes sort, and leave ties to
+the sorting.
 """
 
 import math
@@ -26,7 +27,7 @@ figure 5 of MS-SL, whose bounds its text does not give; these divide the three f
 def ranks(scores: Tensor, owner: Tensor) -> Tensor:
     """Text to video: rank of each query's own video, from 1, [Q]. ``scores`` [Q, V], ``owner`` [Q]."""
     own = scores.gather(1, owner[:, None])
-    return (scores >= own).sum(1)
+    return (~(scores < own)).sum(1)  # and not >=, which NaN would win
 
 
 def video_ranks(scores: Tensor, owner: Tensor) -> Tensor:
@@ -35,7 +36,7 @@ def video_ranks(scores: Tensor, owner: Tensor) -> Tensor:
     those of ``ranks``."""
     owned = owner[:, None] == torch.arange(scores.shape[1], device=scores.device)
     best = scores.masked_fill(~owned, -torch.inf).max(0).values
-    others = ((scores >= best) & ~owned).sum(0)
+    others = (~(scores < best) & ~owned).sum(0)
     return (1 + others)[owned.any(0)]
 
 

@@ -16,7 +16,8 @@ def lengths(vectors: Tensor) -> Tensor:
 
 
 def of_nearest(sentences: Tensor, codes: Tensor, code_lengths: Tensor) -> TrainingBranch:
-    """[Q, V]: each query against the most similar code of each video; cosine and dot product choose theirs separately.
+    """[Q, V]: each query against the most similar code of each video (of clips, equation 1 of RAL); cosine and dot
+    product choose theirs separately.
 
     Args:
         sentences: [Q, D].

@@ -142,6 +142,7 @@ class AmdNet(VideoTextModel):
         average: the clips are the mean of both attentions; else the second's output.
     """
 
+    # Equation 7; each loss has its weight in it.
     default_objectives: Mapping[str, Mapping[str, Any]] = {
         "ranking": {"triplet": 0.0, "nce": {"clip": 0.02}},
         "diversity": {

@@ -6,7 +6,8 @@ Inter- and Intra-Sample Analysis with Coherence Prediction. arXiv:2504.19637, se
 the hyper-parameters. No code was published.
 
 Equations: 1 (cosine of sentence and video vector, branch ``video``), 2 (of sentence and the most similar moment, branch
-``moment``), 8 (their weighted sum); pooling by attention is 1 and 2 of v1. The losses, 3, are the objective ``ranking``.
+``moment``), 8 (their weighted sum); pooling by attention is equations 1 and 2 of v1. The losses, 3, are the objective
+``ranking``.
 
 What the papers leave open, and how it is read here (the variant ``paper``):
   - the inputs are those of MS-SL, which both versions follow: features pooled to at most 128 frames and to 32 moments,
@@ -128,6 +129,7 @@ class DualBranch(VideoTextModel):
         alpha: of the moment score in the fused score.
     """
 
+    # Equation 3 (7 in v1).
     default_objectives: Mapping[str, Mapping[str, Any]] = {
         "ranking": {"margin": 0.2, "hard_from_epoch": 20, "hard_pool": 20, "nce": {"video": 0.02, "moment": 0.04}},
     }
@@ -156,13 +158,13 @@ class DualBranch(VideoTextModel):
         self.weights = {"video": 1 - alpha, "moment": alpha}
 
     def encode_text(self, words: Tensor, mask: Tensor) -> TextCode:
-        """``words`` [Q, W, Ew], ``mask`` [Q, W]; section 3.2.1."""
+        """``words`` [Q, W, Ew], ``mask`` [Q, W]; section 3.2.1, and equation 1 of v1."""
         mask = mask[:, : self.max_words]
         encoded = self.words(words[:, : self.max_words], mask)
         return TextCode(encoded, mask, self.sentence_pooling(encoded, mask))
 
     def encode_video(self, frames: Tensor, mask: Tensor, clips: Tensor) -> DualBranchVideo:
-        """``frames`` [V, F, E], ``mask`` [V, F], ``clips`` [V, C, E]; section 3.2.2.
+        """``frames`` [V, F, E], ``mask`` [V, F], ``clips`` [V, C, E]; section 3.2.2, and equation 2 of v1.
 
         Raises:
             ValueError: another number of clips than the model's, or more frames than it has positions for.
@@ -173,7 +175,8 @@ class DualBranch(VideoTextModel):
         return DualBranchVideo(self.moments(clips), encoded, self.video_pooling(encoded, mask), mask)
 
     def score(self, text: TextCode, video: VideoCode) -> Scores:
-        """Branches ``video`` (equation 1) and ``moment`` (equation 2), [Q, V]."""
+        """Branches ``video``, equation 1 (3 in v1), and ``moment``, equation 2 (4 in v1), [Q, V], with the weights of
+        equation 8 (14 in v1)."""
         branches = self._branches(text, video)
         return Scores({name: branch.cosine for name, branch in branches.items()}, self.weights)
 

@@ -233,7 +233,8 @@ class MsSl(VideoTextModel):
         )
 
     def score(self, text: TextCode, video: VideoCode) -> Scores:
-        """Branches ``clip`` (equation 5) and ``frame`` (equation 7), [Q, V]; queries go in portions to bound memory."""
+        """Branches ``clip`` (equation 5) and ``frame`` (equation 7), [Q, V], with the weights of equation 11; queries go in
+        portions to bound memory."""
         video = _own(video)
         proposals, width = video.aggregated.shape[1:]
         portion = max(1, _ELEMENTS // (len(video.moments) * (2 * proposals + width)))
@@ -310,7 +311,7 @@ def _attend(options: Options) -> nn.Module:
 
 
 def proposal_windows(clips: int) -> Tensor:
-    """[P, C]: each run of consecutive moments as a row of weights that averages it; sizes 1 to C, starts in order."""
+    """[P, C], equation 3: each run of consecutive moments as a row of weights that averages it; sizes 1 to C, in order."""
     moments = torch.eye(clips)
     return torch.cat([moments.unfold(0, size, 1).mean(-1) for size in range(1, clips + 1)])
 

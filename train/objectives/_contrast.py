@@ -23,7 +23,7 @@ from prvr.train.objectives.ranking import text_to_video, unpaired_nce
 
 @dataclass(frozen=True)
 class Contrast:
-    """L^trip + ``nce`` L^nce.
+    """L^trip + ``nce`` L^nce, equations 5 and 6 of v1.
 
     Args:
         margin: of the hinges.

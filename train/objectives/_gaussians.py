@@ -60,7 +60,7 @@ class CodeSets:
 
 @dataclass(frozen=True)
 class Gaussians:
-    """G of them, with independent dimensions: ``mean`` and logarithm of the standard deviation, both [G, D]."""
+    """Equation 4: G of them, with independent dimensions: ``mean`` and logarithm of the standard deviation, both [G, D]."""
 
     mean: Tensor
     log_deviation: Tensor
@@ -139,19 +139,19 @@ def _gate(width: int, inner: int) -> nn.Sequential:
 
 
 def divergence(one: Gaussians, other: Gaussians) -> Tensor:
-    """KL(one || other), [G]: of each pair, in nats."""
+    """KL(one || other), [G]: of each pair, in nats; of text and video, in equation 8."""
     ratio = 2 * (one.log_deviation - other.log_deviation)
     distance = (one.mean - other.mean).square() * (-2 * other.log_deviation).exp()
     return 0.5 * (ratio.exp() + distance - 1 - ratio).sum(1)
 
 
 def from_standard(one: Gaussians) -> Tensor:
-    """KL(one || N(0, I)), [G]."""
+    """KL(one || N(0, I)), [G]; in equation 8."""
     return divergence(one, Gaussians(torch.zeros_like(one.mean), torch.zeros_like(one.log_deviation)))
 
 
 def mean_of_logs(text: Tensor, video: Tensor, owner: Tensor) -> Tensor:
-    """The released matching of proxies: a scalar, both directions averaged.
+    """Equation 10 as released: a scalar, both directions averaged.
 
     Of the softmax of a proxy's dot products with all proxies of the other side, the logarithm at each proxy of its own is
     averaged: a supervised contrastive loss, without a temperature.

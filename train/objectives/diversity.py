@@ -188,7 +188,8 @@ def _matched(sentences: Tensor, moments: Tensor, owner: Tensor) -> tuple[Tensor,
 
 
 def span_diversity(spans: Tensor, *, concentration: float) -> Tensor:
-    """How much the spans of a video overlap, or spread: the squared norm of ``concentration`` I - P P^T, averaged.
+    """How much the spans of a video overlap, or spread: the squared norm of ``concentration`` I - P P^T, averaged
+    (equation 9 of AMDNet).
 
     Args:
         spans: masks [V, K, C], of which P is each row divided by its sum.
@@ -200,7 +201,8 @@ def span_diversity(spans: Tensor, *, concentration: float) -> Tensor:
 
 
 def relevance(sentences: Tensor, features: Tensor, whole: Tensor, *, margin: float) -> Tensor:
-    """By how much a query's best span fails to be more similar to it than its whole video, plus ``margin``: a scalar.
+    """By how much a query's best span fails to be more similar to it than its whole video, plus ``margin``: a scalar
+    (equation 10 of AMDNet).
 
     Args:
         sentences: [Q, D].

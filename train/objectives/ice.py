@@ -87,7 +87,8 @@ def build(options: Options, model: VideoTextModel) -> Ice:
 
 
 def correlated(similarity: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """Rows [N] and columns [N] of ``similarity`` [Q, M] that are each other's largest, above the threshold."""
+    """Equation 4 (8 in v1): rows [N] and columns [N] of ``similarity`` [Q, M] that are each other's largest, above the
+    threshold."""
     column, row = similarity.argmax(1), similarity.argmax(0)
     mutual = row[column] == torch.arange(len(similarity), device=similarity.device)
     largest = similarity.gather(1, column[:, None]).squeeze(1)

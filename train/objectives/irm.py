@@ -69,7 +69,7 @@ class Irm(Objective):
     """Terms ``irm_neg`` and ``irm_red``, those whose weight is not 0.
 
     Args:
-        bridge: [.., D] to the same shape, FC of equation 5.
+        bridge: [.., D] to the same shape, FC of equation 5 (9 in v1).
         weights: of ``neg`` and ``red``.
         contrast: of both.
     """
@@ -81,10 +81,11 @@ class Irm(Objective):
         self.contrast = contrast
 
     def terms(self, model: VideoTextModel, step: Step) -> dict[str, Tensor]:
-        """One or two weighted scalars."""
+        """One or two weighted scalars; their sum is equation 10 of v1."""
         moments, query, owner = _codes.moments(step.video), step.text.sentence, step.owner
         whole = (moments.mean(1) if step.video.global_ is None else step.video.global_)[owner]
         key = moments[owner, key_moments(query, moments, owner)]
+        # Equation 5 (9 in v1).
         by_video, by_query = self.bridge(whole - key), self.bridge(whole - query)
         found = {}
         if self.weights["neg"]:

@@ -214,7 +214,7 @@ class Msra(nn.Module):
         return from_standard(Gaussians(one.mean, half * one.log_deviation))
 
     def _words(self, text: TextCode, owner: Tensor, videos: int) -> CodeSets:
-        """Of each video, or of each query."""
+        """Equation 5: the queries of each video; or each query alone."""
         queries, longest = text.mask.shape
         if not self.together:
             owner, videos = torch.arange(queries, device=owner.device), queries
@@ -260,7 +260,7 @@ class Ral(Objective):
         self.ranks = csa is not None
 
     def terms(self, model: VideoTextModel, step: Step) -> dict[str, Tensor]:
-        """Weighted scalars; none where there is no MSRA.
+        """What equation 13 adds to the loss of the base: weighted scalars, none where there is no MSRA.
 
         Raises:
             TypeError: ``step.text`` is not of this objective's ``encode_text``, though there is CSA.

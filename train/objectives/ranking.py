@@ -101,7 +101,7 @@ class Ranking(Objective):
         self.nce = dict(nce)
 
     def terms(self, model: VideoTextModel, step: Step) -> dict[str, Tensor]:
-        """Two weighted scalars for each branch.
+        """Two weighted scalars for each branch; their sum is equation 10, and equation 2 of RAL.
 
         Raises:
             ConfigurationError: ``nce`` names other branches than the model has.
@@ -154,7 +154,8 @@ def build(options: Options, model: VideoTextModel) -> Ranking:
 
 
 def text_to_video(cosine: Tensor, positive: Tensor, *, margin: float, pool: int | None, rng: torch.Generator) -> Tensor:
-    """Triplet loss of the rows of ``cosine`` [N, M]: one negative each, drawn from the ``pool`` hardest, or from all.
+    """Triplet loss of the rows of ``cosine`` [N, M]: one negative each, drawn from the ``pool`` hardest, or from all. Half of
+    equation 8.
 
     Args:
         cosine: [N, M].
@@ -176,6 +177,7 @@ def text_to_video(cosine: Tensor, positive: Tensor, *, margin: float, pool: int 
 
 def video_to_text(cosine: Tensor, owner: Tensor, *, margin: float, hardest: bool, rng: torch.Generator) -> Tensor:
     """Triplet loss of the videos of ``cosine`` [Q, V]: the mean over a video's own queries against one other query.
+    The other half of equation 8, as released.
 
     Args:
         cosine: [Q, V].
@@ -200,7 +202,8 @@ def video_to_text(cosine: Tensor, owner: Tensor, *, margin: float, hardest: bool
 
 
 def unpaired_nce(dot: Tensor, owner: Tensor) -> Tensor:
-    """InfoNCE of ``dot`` [Q, V], over the videos and over the queries; ``owner`` [Q] is each query's video."""
+    """InfoNCE of ``dot`` [Q, V], over the videos and over the queries; ``owner`` [Q] is each query's video. Equation 9, as
+    released, and equation 8 of AMDNet."""
     owned = _owned(dot, owner)
     text_to_video = dot.logsumexp(1) - dot.gather(1, owner[:, None]).squeeze(1)
     # A video without a query keeps its whole column as positives: its term is 0, and not -inf - inf.
@@ -210,14 +213,16 @@ def unpaired_nce(dot: Tensor, owner: Tensor) -> Tensor:
 
 
 def paired_nce(dot: Tensor) -> Tensor:
-    """InfoNCE of ``dot`` [Q, Q] whose positives are the diagonal, with one denominator over row and column together."""
+    """InfoNCE of ``dot`` [Q, Q] whose positives are the diagonal, with one denominator over row and column together.
+    Equation 9, as released."""
     return (torch.cat([dot, dot.T], dim=1).logsumexp(1) - dot.diagonal()).mean()
 
 
 def pair_triplet(
     cosine: Tensor, positive: Tensor, own: Tensor, *, margin: float, hardest: bool, rng: torch.Generator
 ) -> Tensor:
-    """Equation 8, the mean over the pairs of each query and its positive column; the hinges have one negative each.
+    """Equation 8, and equation 5 of v1 of Ren et al.: the mean over the pairs of each query and its positive column, of hinges
+    that have one negative each.
 
     Args:
         cosine: [Q, M].

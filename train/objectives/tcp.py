@@ -97,7 +97,7 @@ class Tcp(Objective):
         }
 
     def _branch(self, name: str, video: VideoCode, again: VideoCode, mask: Tensor, order: Tensor) -> Tensor:
-        """Equation 7 for one branch; ``mask`` and ``order`` are [V, L]."""
+        """Equations 6 and 7 (11 and 12 in v1) for one branch; ``mask`` and ``order`` are [V, L]."""
         classifier = self.classifiers[name]
         assert isinstance(classifier, nn.Linear)
         labels = group_labels(mask, classifier.out_features)
